@@ -67,7 +67,8 @@ compile: .venv/.done/dev ## compile the example pipelines and components to YAML
 	$(BIN)/python tools/kfp_reference.py
 
 bench: .venv/.done/dev ## measure, each against its yardstick
-	@for file in benchmarks/*.py; do $(BIN)/python "$$file" || exit 1; done
+	@failed=; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file" || failed="$$failed $$file"; done; \
+		[ -z "$$failed" ] || { echo "failed, or missed a target:$$failed"; exit 1; }
 
 features: .venv/.done/dev ## run the contract on each backend (ARGS="local debug": on these) and write docs/features.md
 	$(BIN)/python tools/features.py $(ARGS)

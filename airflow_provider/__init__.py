@@ -90,6 +90,7 @@ def get_provider_info() -> dict[str, Any]:
                 "airflow_provider.operators.manage",
                 "airflow_provider.operators.promote",
                 "airflow_provider.operators.runtimes",
+                "airflow_provider.operators.search",
             )
         ],
         "sensors": [_modules("airflow_provider.sensors.trainjob")],

@@ -11,7 +11,6 @@ from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core.client import TrainerClient
 from trainer_core.errors import BackendUnavailableError, TrainerError
-from trainer_core.jobs import TrainJobRef
 from trainer_core.secrets import redact
 
 __all__ = [
@@ -59,7 +58,7 @@ def cancel_job(hook: TrainJobHook, ref_data: Mapping[str, Any], log: Any, second
     pending_cancellations.add(ref_data)
     try:
         job_location.check_place(ref_data, hook.client)
-        retries(hook.client.cancel, TrainJobRef.from_dict(ref_data))
+        retries(pending_cancellations.cancel, hook.client, ref_data)
     except (TrainerError, ValueError, AirflowException) as error:
         log_failure(ref_data, error, log)
         return False
@@ -95,6 +94,7 @@ def cancel_job_from_signal_handler(
 
     The interrupted code may hold locks. A thread therefore does the work; the signal handler waits for it a few seconds
     only and then releases the interrupted code. The hook's client must exist already: creating it may call Airflow.
+    The result is ``unknown`` if it failed or has not ended by then.
     """
     results: list[Result] = []
 

@@ -27,13 +27,15 @@ def defer_task(
     store: Any = None,
     masked: Sequence[Sequence[str]] = (),
 ) -> NoReturn:
-    """Defer a task until its TrainJob has ended. It resumes in ``execute_complete`` with the event of the trigger."""
+    """Defer a task until its TrainJob or search has ended; ``execute_complete`` gets the event of the trigger."""
     # Importing Airflow's triggers is slow, and parsing a DAG file does not need them.
+    from airflow_provider.triggers.search import SearchTrigger
     from airflow_provider.triggers.trainjob import TrainJobTrigger
 
     ref = TrainJobRef.from_dict(ref_data)
     deadline = _compute_deadline(ti, limit)
-    trigger = TrainJobTrigger(
+    trigger_class = SearchTrigger if "search" in ref_data else TrainJobTrigger
+    trigger = trigger_class(
         dict(ref_data),
         **task.hook.to_trigger_kwargs(),
         deadline=deadline,

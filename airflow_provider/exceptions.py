@@ -17,6 +17,7 @@
           │    └── TrainJobFailedForGoodError  (AirflowFailException) the job failed, and a retry cannot help
           ├── TrainJobRejectedError            (AirflowFailException) the definition is invalid
           │    └── TrainJobConnectionMissingError  an Airflow connection does not exist
+          ├── TrainJobSearchFailedError        (AirflowFailException) a search failed or was cancelled
           ├── TrainJobTimeoutError             the task exceeded its timeout
           ├── TrainJobInterruptedError         the task was killed
           └── TrainJobUnreachableError         the status of the TrainJob cannot be read; it may still run
@@ -40,6 +41,7 @@ from trainer_core.lifecycle import wait_state
 
 if TYPE_CHECKING:
     from trainer_core.jobs import Outcome
+    from trainer_core.search.results import SearchOutcome
 
 __all__ = [
     "TrainJobConnectionMissingError",
@@ -59,6 +61,7 @@ __all__ = [
     "TrainJobPreemptedError",
     "TrainJobRefusedError",
     "TrainJobRejectedError",
+    "TrainJobSearchFailedError",
     "TrainJobTimeoutError",
     "TrainJobUnreachableError",
     "TrainJobUnschedulableError",
@@ -137,6 +140,18 @@ class TrainJobRejectedError(TrainJobError, AirflowFailException):
 
 class TrainJobConnectionMissingError(TrainJobRejectedError, AirflowNotFoundException):
     """An Airflow connection does not exist; no job was created."""
+
+
+class TrainJobSearchFailedError(TrainJobError, AirflowFailException):
+    """The search failed or was cancelled. Not retried: a retry would find the same search.
+
+    Attributes:
+        outcome: Outcome of the search.
+    """
+
+    def __init__(self, message: str, outcome: SearchOutcome) -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 class TrainJobTimeoutError(TrainJobError):

@@ -14,14 +14,10 @@ __all__ = ["OpenLineageMixin"]
 
 
 class OpenLineageMixin:
-    """Reports a task's job to OpenLineage: inputs of the initializers, artifacts as outputs, and how the job ended.
-
-    Attributes:
-        outcome: Outcome of the TrainJob; None while it is not known.
-        run_url: Address of the TrainJob's run in MLflow; empty without one.
-    """
+    """Reports a task's job to OpenLineage: inputs of the initializers, artifacts as outputs, and how the job ended."""
 
     outcome: Outcome | None = None
+    #: Address of the TrainJob's run in MLflow; empty without one.
     run_url: str = ""
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage | None:

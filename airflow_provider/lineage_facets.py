@@ -30,17 +30,7 @@ _HUB_NAMESPACE = "hf://huggingface.co"
 
 @attr.define
 class TrainJobRunFacet(RunFacet):
-    """Run facet ``trainjob``: the job and how it ended.
-
-    Attributes:
-        name: Name of the TrainJob.
-        backend: Name of the backend.
-        namespace: Namespace of the job on the backend.
-        status: ``Complete`` or ``Failed``.
-        metrics: Metrics of the job.
-        diagnosis: Diagnosis of a failed job, in one line.
-        run_url: Address of the job's run in MLflow.
-    """
+    """Run facet ``trainjob``: the job and how it ended."""
 
     name: str
     backend: str
@@ -48,6 +38,7 @@ class TrainJobRunFacet(RunFacet):
     status: str
     metrics: dict[str, float] = attr.field(factory=dict)
     diagnosis: str | None = None
+    #: Address of the job's run in MLflow.
     run_url: str | None = None
 
 

@@ -52,17 +52,11 @@ _NEED_LOGICAL_DATE = frozenset(
 
 @dataclass(frozen=True)
 class RefusedTask:
-    """A task whose operator refused its arguments.
-
-    Attributes:
-        file: The DAG file.
-        line: Line of the operator in it.
-        location: The DAG and the task.
-        error: Why.
-    """
+    """A task whose operator refused its arguments."""
 
     file: str
     line: int
+    #: The DAG and the task.
     location: Mapping[str, str]
     error: str
 

@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from trainer_core.config import BackendConfig
     from trainer_core.runtimes import Runtime
 
-__all__ = ["CodeContent", "build_spec", "find_dag_folder", "join_code", "parse_template_yaml", "split_code"]
+__all__ = [
+    "CodeContent",
+    "build_spec",
+    "find_dag_folder",
+    "get_func_args",
+    "is_upstream_result",
+    "join_code",
+    "parse_template_yaml",
+    "split_code",
+]
 
 #: Placeholder of an upstream result; values with a brace are checked when the task runs.
 _PLACEHOLDER = "{from upstream}"
@@ -50,7 +59,7 @@ def build_spec(
     definition: Any = trainer
     if isinstance(trainer, str):
         definition = _parse_yaml("trainer", trainer, "func: package.module:function")
-    trainer_args = _get_func_args(definition)
+    trainer_args = get_func_args(definition)
     all_args = {**trainer_args, **_check_func_args(func_args)} if func_args else trainer_args
     data = request_builder.build_request_data(
         backend=backend_for(name) if name else None,
@@ -68,17 +77,12 @@ def build_spec(
 
 
 class CodeContent(NamedTuple):
-    """What `split_code` removes from a request.
-
-    Attributes:
-        text: Source of the training function.
-        archive: Files that travel with it.
-        origin: File and line of the source. In a template field, each line added above a task would be a new version of
-            its DAG.
-    """
+    """What `split_code` removes from a request."""
 
     text: str = ""
+    #: Files that travel with it.
     archive: str = ""
+    #: File and line of the source. In a template field, each line added above a task would be a new version of its DAG.
     origin: str | None = None
 
 
@@ -152,7 +156,8 @@ def _check_func_args(func_args: Any) -> Mapping[str, Any]:
     return func_args
 
 
-def _get_func_args(trainer: Any) -> Mapping[str, Any]:
+def get_func_args(trainer: Any) -> Mapping[str, Any]:
+    """Return the arguments of a trainer's function; empty for another trainer."""
     args = trainer.get("func_args") if isinstance(trainer, Mapping) else getattr(trainer, "func_args", None)
     return args if isinstance(args, Mapping) else {}
 
@@ -165,14 +170,14 @@ def _set_func_args(trainer: Any, func_args: Mapping[str, Any]) -> Any:
     raise ValueError(f"func_args needs a training function, CustomTrainer(func=…), not {type(trainer).__name__}")
 
 
-def _is_upstream_result(value: Any) -> bool:
+def is_upstream_result(value: Any) -> bool:
     """Return whether Airflow provides the value at run time; results of a mapped task are a lazy sequence."""
     lazy = isinstance(value, Sequence) and not isinstance(value, (str, bytes, list, tuple))
     return lazy or isinstance(value, ResolveMixin)
 
 
 def _replace_upstream_results(value: Any) -> Any:
-    if _is_upstream_result(value):
+    if is_upstream_result(value):
         return _PLACEHOLDER
     if isinstance(value, Mapping):
         return {key: _replace_upstream_results(item) for key, item in value.items()}
@@ -183,7 +188,7 @@ def _replace_upstream_results(value: Any) -> Any:
 
 def _restore_upstream_results(data: Any, original: Any) -> Any:
     """Replace placeholders by the upstream results: Airflow finds the dependency in them and keeps their types."""
-    if _is_upstream_result(original):
+    if is_upstream_result(original):
         return original
     if isinstance(original, Mapping):
         return {key: _restore_upstream_results(item, original[key]) for key, item in data.items()}

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainer_core.jobs import Outcome
+from trainer_core.jobs import COMPLETE, Outcome
 from trainer_core.readable_log import format_log_line
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["DURATION_KEY", "PARAMETERS_KEY", "log_outcome", "pull", "push_outcome", "push_parameters", "push_ref"]
+if TYPE_CHECKING:
+    from trainer_core.search.results import SearchOutcome, Trial
+
+__all__ = [
+    "DURATION_KEY",
+    "PARAMETERS_KEY",
+    "log_outcome",
+    "pull",
+    "push_outcome",
+    "push_parameters",
+    "push_ref",
+    "push_search_outcome",
+]
 
 #: XComs that the TrainJobs page shows as columns: the arguments of the training function as text, nested ones with
 #: dots, and the seconds between the start of the first step and the end of the job.
 PARAMETERS_KEY, DURATION_KEY = "parameters", "duration"
 #: Arguments, and characters of each, that are pushed: XComs are rows of Airflow's database.
 _MAX_PARAMETERS, _MAX_PARAMETER = 100, 200
+#: Trials of a search that are pushed.
+_MAX_TRIALS = 100
 
 
 def pull(ti: Any, key: str) -> Any:
@@ -56,6 +70,28 @@ def push_outcome(ti: Any, outcome: Outcome) -> None:
         ti.xcom_push(key="diagnosis", value={**diagnosis, "reason": _mask(diagnosis["reason"])})
 
 
+def push_search_outcome(ti: Any, outcome: SearchOutcome, *, maximize: bool) -> dict[str, Any]:
+    """Push how a search ended, with its best trials; return what the task returns: the best trial."""
+    data = outcome.to_dict()
+    ti.xcom_push(key="status", value=outcome.status)
+    ti.xcom_push(key="trials", value=_list_best_trials(outcome, maximize))
+    use = {"gpu_hours": outcome.gpu_hours, "stopped_gpu_hours": outcome.stopped_gpu_hours}
+    ti.xcom_push(key="resource_use", value=use)
+    if not outcome.succeeded:
+        ti.xcom_push(key="diagnosis", value={"category": "Search", "reason": _mask(outcome.message)})
+    best = data["best"]
+    if best is None:
+        return {}
+    for key, name in (
+        ("parameters", "parameters"),
+        ("best_value", "value"),
+        ("best_ref", "ref"),
+        ("metrics", "metrics"),
+    ):
+        ti.xcom_push(key=key, value=best[name])
+    return {name: best[name] for name in ("parameters", "value", "trial", "job", "result")}
+
+
 def log_outcome(log: Any, outcome: Outcome, log_is_written: bool) -> None:
     """Log how the job ended: its status, or the traceback or last log lines of a failed job."""
     diagnosis = outcome.diagnosis
@@ -71,6 +107,26 @@ def log_outcome(log: Any, outcome: Outcome, log_is_written: bool) -> None:
     elif diagnosis.log_tail:
         lines = filter(None, map(format_log_line, diagnosis.log_tail))
         log.error("The last lines of %s:\n%s", diagnosis.step or "its log", "\n".join(lines))
+
+
+def _list_best_trials(outcome: SearchOutcome, maximize: bool) -> list[dict[str, Any]]:
+    """Return the best trials, the best first: complete ones, then other ones with a value, then the rest."""
+
+    def rank(trial: Trial) -> tuple[bool, bool, float, int]:
+        value = 0.0 if trial.value is None else -trial.value if maximize else trial.value
+        return trial.status != COMPLETE, trial.value is None, value, trial.number
+
+    return [
+        {
+            "trial": trial.number,
+            "status": trial.status,
+            "value": trial.value,
+            "parameters": trial.values,
+            "job": trial.name,
+            **({"reason": _mask(trial.reason)} if trial.reason else {}),
+        }
+        for trial in sorted(outcome.trials, key=rank)[:_MAX_TRIALS]
+    ]
 
 
 def _mask(text: str, name: str | None = None) -> str:

@@ -26,14 +26,12 @@ import boto3
 import torch
 
 from trainer_core.node import env
-from trainer_core.node.checkpoint_folder import checksum_all
+from trainer_core.node.checkpoint_folder import checksum_all, seal
 from trainer_core.node.checkpoint_s3 import CheckpointBucket
 from trainer_core.node.checkpoints import CheckpointStore
 
 _FAKES = Path(__file__).resolve().parents[1] / "tests" / "fakes"
 _PART = ".part-000000000001-0-1"
-#: Steps between the saves of two measurements.
-_APART = 1000
 
 
 def main() -> int:
@@ -87,7 +85,8 @@ def measure_saves(folder: Path, state: State, rounds: int) -> Rows:
 
 def measure_background(folder: Path, state: State, rounds: int) -> Rows:
     """How long training waits for a save in the background: for a copy of its state, or until the files are written."""
-    store = _create_store(folder / "ours")
+    # The steps of a store only increase, and the two kinds of saves alternate.
+    copies, files = _create_store(folder / "copies"), _create_store(folder / "files")
     copy = {name: torch.empty_like(tensor) for name, tensor in state.items()}
 
     def copy_state(number: int) -> None:
@@ -97,17 +96,21 @@ def measure_background(folder: Path, state: State, rounds: int) -> Rows:
 
     def save_copy(number: int) -> None:
         copy_state(number)
-        store.save_in_background(number, lambda part: torch.save(copy, part / "state.pt"))
+        copies.save_in_background(number, lambda part: torch.save(copy, part / "state.pt"))
 
     def save(number: int) -> None:
-        with store.save(_APART + number, background=True) as part:
+        with files.save(number, background=True) as part:
             torch.save(state, part / "state.pt")
 
     def write(number: int) -> None:
         torch.save(state, folder / f"state-{number}.pt")
         (folder / f"state-{number}.pt").unlink()
 
-    copied, bare_copy, written, bare = _alternate(rounds, save_copy, copy_state, save, write, after=store.flush)
+    def flush() -> None:
+        copies.flush()
+        files.flush()
+
+    copied, bare_copy, written, bare = _alternate(rounds, save_copy, copy_state, save, write, after=flush)
     return [
         (f"training waits for save_in_background of {_describe(state)}, seconds", copied, 0.25),
         ("the same / a copy of the state in memory", copied / bare_copy, None),
@@ -121,7 +124,7 @@ def measure_resume(folder: Path, state: State, rounds: int) -> Rows:
     (step / _PART).mkdir(parents=True)
     torch.save(state, step / _PART / "state.pt")
     manifest = {"step": 1, "metrics": {}, "world_size": 1, "job": "", "time": 0, "part": _PART}
-    (step / "manifest.json").write_text(json.dumps({**manifest, "files": checksum_all(step / _PART)}))
+    (step / "manifest.json").write_text(json.dumps(seal({**manifest, "files": checksum_all(step / _PART)})))
     key = f"runs/train/g-0/step-000000000001/{_PART}/state.pt"
     with _serve(folder / "served") as url:
         os.environ.update(AWS_ENDPOINT_URL=url, AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b")  # noqa: S106

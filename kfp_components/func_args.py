@@ -40,17 +40,14 @@ _PLACEHOLDER = re.compile(r"\{\{\$\.[a-z_]+\}\}")
 
 @dataclass
 class FuncArgs:
-    """The arguments of a training function, split by how they travel.
+    """The arguments of a training function, split by how they travel."""
 
-    Attributes:
-        request: Part of the request: constants, and references to the inputs.
-        inputs: Inputs that the component gets in addition, by name.
-        parameter: Value of the component's input `func_args`: strings with a pasted parameter, or a pipeline
-            parameter that is a whole dict; None if there is neither.
-    """
-
+    #: Part of the request: constants, and references to the inputs.
     request: dict[str, Any] = field(default_factory=dict)
+    #: Inputs that the component gets in addition, by name.
     inputs: dict[str, Any] = field(default_factory=dict)
+    #: Value of the component's input `func_args`: strings with a pasted parameter, or a pipeline parameter that is a
+    #: whole dict; None if there is neither.
     parameter: Any = None
 
 

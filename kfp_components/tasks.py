@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from kfp import dsl, kubernetes
+from kfp.dsl.pipeline_channel import PipelineChannel
 from kfp.dsl.structures import ComponentSpec, InputSpec, OutputSpec
 
 from kfp_components.container_spec import Component, add_interface_digest
@@ -17,6 +18,7 @@ from kfp_components.func_args import FuncArgs, get_input_type, split_func_args
 from kfp_components.initialize_dataset import initialize_dataset
 from kfp_components.initialize_model import initialize_model
 from kfp_components.look import look
+from kfp_components.search import search
 from kfp_components.step.initializer_source import KFP_STORE_KEYS, KFP_STORE_SECRET, STORE_ENTRIES
 from kfp_components.step.request_encoding import can_pass_as_parameter, can_store, encode_request
 from kfp_components.submit import submit
@@ -30,10 +32,13 @@ from trainer_core.packaging.project_functions import find_module, read_signature
 from trainer_core.request import Project
 from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime
+from trainer_core.search.definition import build_search_data
+from trainer_core.search.space import parse_space
+from trainer_core.search.template import add_example
 from trainer_core.secrets import redact
 from trainer_core.trainers import CustomTrainer, trainer_from_dict
 
-__all__ = ["initialize_task", "train_task", "wait_task"]
+__all__ = ["initialize_task", "search_task", "train_task", "wait_task"]
 
 _INITIALIZE = {"dataset": initialize_dataset, "model": initialize_model}
 
@@ -87,19 +92,83 @@ def train_task(
         raise ValueError("metrics are known when the job has ended: give wait=True, or metrics to wait_task")
     _check_allow_failure(metrics, inputs)
     component = train if wait else submit
+    spec = _copy_with_metrics(component, metrics)
+    definition = {"runtime": runtime, "trainer": trainer, "initializer": initializer, "options": options}
+    return _add_task(component, spec, definition, backend, inputs)
+
+
+def search_task(
+    *,
+    search_space: Any,
+    trainer: Trainer | Mapping[str, Any],
+    runtime: str | Runtime | None = None,
+    initializer: Initializer | None = None,
+    options: Sequence[Option] | None = None,
+    objectives: Any = None,
+    trial_config: Any = None,
+    algorithm: Any = None,
+    stop: Any = None,
+    backend: Any = "local",
+    **inputs: Any,
+) -> dsl.PipelineTask:
+    """Add a task of `search` to the pipeline that is being defined, with caching off.
+
+    The definition is packaged here, as by `train_task`. The parts of the search are objects or plain data; a number in
+    plain data can be a pipeline parameter, such as ``trial_config={"num_trials": trials}``.
+
+    Args:
+        search_space: Distribution of each parameter, such as ``{"lr": Search.loguniform(1e-4, 1e-1)}``.
+        trainer: What each trial runs, as an object or as a dict of its fields.
+        runtime: Name of a runtime, or the runtime itself; None for the backend's default.
+        initializer: What each trial fetches first.
+        options: Such as ``[Labels({...})]``, for each trial.
+        objectives: The objective, and further metrics; None for the smallest ``loss``.
+        trial_config: The limits; None for 10 trials, one after the other.
+        algorithm: How parameters are chosen; None for random search.
+        stop: The rule that ends losers; None for none.
+        backend: Name of the backend, or a pipeline parameter with it.
+        **inputs: Further inputs of the component.
+
+    Raises:
+        ValueError: An argument is invalid; nothing was added.
+        BackendUnavailableError: The files cannot be written to ``code_uri``.
+    """
+    parts = build_search_data(
+        _holds_parameter,
+        search_space=search_space,
+        objectives=objectives,
+        trial_config=trial_config,
+        algorithm=algorithm,
+        stop=stop,
+    )
+    if not _holds_parameter(search_space):
+        trainer = add_example(trainer, parse_space(search_space))
+    definition = {"runtime": runtime, "trainer": trainer, "initializer": initializer, "options": options}
+    spec = copy.deepcopy(search.component_spec)
+    return _add_task(search, spec, definition, backend, {**inputs, **parts})
+
+
+def _holds_parameter(value: Any) -> bool:
+    """Return whether a value is, or holds, a pipeline parameter."""
+    if isinstance(value, Mapping):
+        return any(map(_holds_parameter, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_parameter, value))
+    return isinstance(value, PipelineChannel) or (isinstance(value, str) and _PASTED in value)
+
+
+def _add_task(
+    component: Component, spec: ComponentSpec, definition: Mapping[str, Any], backend: Any, inputs: dict[str, Any]
+) -> dsl.PipelineTask:
+    """Package a definition and add a task of a component with it; `spec` is a copy of the component's."""
     func_args = split_func_args(inputs.pop("func_args", None))
-    trainer, placeholders = _merge_func_args(trainer, func_args)
+    trainer, placeholders = _merge_func_args(definition["trainer"], func_args)
     request = request_builder.build_request_data(
         # A pipeline parameter is known when the task runs, and checked there.
-        backend=backend_for(backend) if isinstance(backend, str) else None,
-        runtime=runtime,
-        trainer=trainer,
-        initializer=initializer,
-        options=options,
+        **{**definition, "backend": backend_for(backend) if isinstance(backend, str) else None, "trainer": trainer}
     )
     for name in placeholders:
         del request["trainer"]["code"]["args"][name]
-    spec = _copy_with_metrics(component, metrics)
     # A pipeline parameter equals every text.
     if isinstance(backend, str) and backend in ("local", "debug"):
         # The step's own container trains: what is set on the task is for it.

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 COMPONENTS = (
     *("best_of", "delete", "evaluate_gate", "initialize_dataset", "initialize_model", "look"),
-    *("promote", "resume", "submit", "suspend", "train", "wait"),
+    *("promote", "resume", "search", "submit", "suspend", "train", "wait"),
 )
 #: Components whose outputs depend on their inputs alone: KFP may take them from its cache.
 CACHEABLE = ("best_of", "evaluate_gate", "initialize_dataset", "initialize_model", "wait")

@@ -39,12 +39,11 @@ MODULES = {
     "trainer_core/lifecycle/wait_state.py": "unit/test_wait_state.py",
     "trainer_core/lifecycle/diagnosis.py": "unit/test_diagnosis.py",
     "trainer_core/logs.py": "unit/test_logs.py",
-    "trainer_core/jobs.py": "unit/test_jobs.py",
     "trainer_core/backends/job_poller.py": "unit/test_job_poller.py",
     "trainer_core/backends/local/observations.py": "local/test_damaged_files.py local/test_suspend_resume.py "
     "local/test_supervisor.py local/test_other_hosts.py",
-    "trainer_core/backends/local/job_store.py": "local/test_damaged_files.py local/test_job_queue.py "
-    "local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py "
+    "trainer_core/backends/local/job_store.py": "local/test_job_store.py local/test_damaged_files.py "
+    "local/test_job_queue.py local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py "
     "local/test_suspend_resume.py",
     "trainer_core/backends/local/runner.py": "local/test_local_logs.py local/test_supervisor.py "
     "local/test_suspend_resume.py local/test_local_fetching.py local/test_local_checkpoints.py",
@@ -60,21 +59,23 @@ MODULES = {
     "trainer_core/k8s/job_state.py": "kubernetes/test_k8s_observation.py kubernetes/test_k8s_recorded_outcomes.py "
     "kubernetes/test_k8s_failure_facts.py kubernetes/test_k8s_job_scenarios.py",
     "trainer_core/k8s/log_cursor.py": "kubernetes/test_k8s_log_cursor.py kubernetes/test_k8s_logs.py",
-    "trainer_core/k8s/reflector.py": "kubernetes/test_k8s_cache.py kubernetes/test_k8s_informer.py",
+    "trainer_core/k8s/reflector.py": "kubernetes/test_k8s_reflector.py kubernetes/test_k8s_cache.py "
+    "kubernetes/test_k8s_informer.py",
     "trainer_core/k8s/informer.py": "kubernetes/test_k8s_informer.py",
     "trainer_core/node/checkpoint_folder.py": "unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_ranks.py": "unit/test_checkpoint_ranks.py unit/test_checkpoints.py",
-    "trainer_core/node/checkpoints.py": "unit/test_checkpoints.py",
+    "trainer_core/node/checkpoints.py": "unit/test_checkpoints.py fetch/test_s3_checkpoints.py",
     "trainer_core/node/termination.py": "unit/test_termination.py unit/test_bootstrap.py",
     "trainer_core/packaging/project.py": "unit/test_project_files.py unit/test_project_functions.py "
     "unit/test_project_imports.py",
     "trainer_core/tracking/model_registry.py": "tracking/test_model_registry.py",
-    "trainer_core/tracking/run.py": "tracking/test_run_writer.py tracking/test_binding.py",
+    "trainer_core/tracking/run.py": "tracking/test_run_writer.py tracking/test_binding.py "
+    "tracking/test_abandoned_runs.py tracking/test_tracked_runs.py",
     "kfp_components/step/outputs.py": "kfp/test_kfp_outputs.py kfp/test_kfp_executor.py kfp/test_kfp_wait.py",
     "kfp_components/step/wait.py": "kfp/test_kfp_wait.py kfp/test_kfp_follow.py",
 }
 #: Seconds after which a test, and all tests of a mutant, count as hanging.
-TEST_TIMEOUT, MUTANT_TIMEOUT = 60, 240
+TEST_TIMEOUT, MUTANT_TIMEOUT = 20, 120
 
 _OPERATORS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,

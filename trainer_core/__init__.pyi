@@ -58,6 +58,9 @@ from .node.checkpoints import (
     checkpoint_path as checkpoint_path,
     checkpoints as checkpoints,
 )
+from .node.hyperparameters import (
+    get_hyperparameters as get_hyperparameters,
+)
 from .node.paths import (
     dataset_path as dataset_path,
     model_path as model_path,
@@ -65,6 +68,7 @@ from .node.paths import (
 )
 from .node.progress import (
     progress as progress,
+    report_metrics as report_metrics,
 )
 from .node.trainer_status import (
     update_trainjob_status as update_trainjob_status,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["ChangeEvent"]
+__all__ = ["ChangeEvent", "wait_any", "wait_any_async"]
 
 
 class ChangeEvent:
@@ -22,6 +22,11 @@ class ChangeEvent:
     def __init__(self) -> None:
         self._is_set = False
         self._wake: Callable[[], object] | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the flag is set."""
+        return self._is_set
 
     def set(self) -> None:
         """Set the flag and wake what waits for it."""
@@ -37,32 +42,46 @@ class ChangeEvent:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until the flag is set."""
-        event = threading.Event()
-        self._wake = event.set
-        try:
-            if not self._is_set:
-                event.wait(timeout)
-        finally:
-            self._wake = None
-        return self._is_set
+        return wait_any([self], timeout)
 
     async def wait_async(self, timeout: float | None = None) -> bool:
         """Do the same without blocking the running event loop."""
-        import asyncio  # Takes 40 ms, and most programs that import the core do not wait asynchronously.
+        return await wait_any_async([self], timeout)
 
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._wake = partial(_wake_loop, loop, future)
-        timer = None
-        try:
-            if not self._is_set:
-                timer = None if timeout is None else loop.call_later(timeout, _finish_future, future)
-                await future
-        finally:
-            self._wake = None
-            if timer is not None:
-                timer.cancel()
-        return self._is_set
+
+def wait_any(events: Sequence[ChangeEvent], timeout: float | None = None) -> bool:
+    """Block until one of the flags is set."""
+    event = threading.Event()
+    for each in events:
+        each._wake = event.set
+    try:
+        if not any(each.is_set for each in events):
+            event.wait(timeout)
+    finally:
+        for each in events:
+            each._wake = None
+    return any(each.is_set for each in events)
+
+
+async def wait_any_async(events: Sequence[ChangeEvent], timeout: float | None = None) -> bool:
+    """Do the same without blocking the running event loop."""
+    import asyncio  # Takes 40 ms, and most programs that import the core do not wait asynchronously.
+
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    for each in events:
+        each._wake = partial(_wake_loop, loop, future)
+    timer = None
+    try:
+        if not any(each.is_set for each in events):
+            timer = None if timeout is None else loop.call_later(timeout, _finish_future, future)
+            await future
+    finally:
+        for each in events:
+            each._wake = None
+        if timer is not None:
+            timer.cancel()
+    return any(each.is_set for each in events)
 
 
 def _wake_loop(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:

@@ -61,7 +61,11 @@ def build_scope(request: TrainJobRequest) -> str:
     """Return the folder of a training at the place of all checkpoints."""
     nonce = request.checkpoints.nonce if request.checkpoints else None
     if request.owner is not None:
-        owner = naming.build_job_name(request.owner.slug, request.owner.key)
+        slug, key, search = request.owner.slug, request.owner.key, request.search
+        if search is not None and search.trial is not None:
+            # The runs of a trial share its checkpoints.
+            slug, key = f"trial-{search.trial}", f"{search.key}/trial-{search.trial}"
+        owner = naming.build_job_name(slug, key)
         attempt = f"-{nonce}" if nonce else ""
         return f"{owner}/g-{_to_folder_name(request.owner.generation or _DEFAULT_GENERATION)}{attempt}"
     if request.checkpoints is not None and request.checkpoints.scope is not None:

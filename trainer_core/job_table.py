@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import Outcome, Progress, TrainJob
+from trainer_core.jobs import Outcome, Progress, TrainJob, describe_status
 from trainer_core.logs import find_last_progress
 from trainer_core.request import TrainJobRequest
 
@@ -39,23 +39,16 @@ ARTIFACT = "artifact."
 
 @dataclass(frozen=True)
 class JobDetails:
-    """What a TrainJob was given and what it gave.
-
-    Attributes:
-        job: The TrainJob.
-        params: Arguments of the training function, nested ones with dots (``optimizer.lr``), as text.
-        metrics: Final metrics; the last reported ones while it runs, and after a failure.
-        resumed_from: Step of the checkpoint from which it was resumed. None if it began from the start.
-        artifacts: URIs that it returned, by name.
-        request: What it was submitted with. None if that cannot be read.
-        progress: What it reported last. None if it reported nothing.
-        outcome: What it left. None while it runs.
-    """
+    """What a TrainJob was given and what it gave."""
 
     job: TrainJob
+    #: Arguments of the training function, nested ones with dots (``optimizer.lr``), as text.
     params: Mapping[str, str]
+    #: Final metrics; the last reported ones while it runs, and after a failure.
     metrics: Mapping[str, float]
+    #: Step of the checkpoint from which it was resumed. None if it began from the start.
     resumed_from: int | None = None
+    #: URIs that it returned, by name.
     artifacts: Mapping[str, str] = field(default_factory=dict)
     request: TrainJobRequest | None = None
     progress: Progress | None = None
@@ -67,7 +60,7 @@ _Row = TypeVar("_Row", bound=Mapping[str, Any])
 #: Columns that need nothing but the TrainJob.
 _OF_JOB: dict[str, Callable[[TrainJob], Any]] = {
     "name": lambda job: job.name,
-    "status": lambda job: job.status,
+    "status": lambda job: describe_status(job.status, job.reason),
     "runtime": lambda job: job.runtime.name,
     "nodes": lambda job: job.num_nodes,
     "created": lambda job: job.creation_timestamp,

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from trainer_core import validation
 from trainer_core.errors import TrainerError
@@ -29,28 +29,35 @@ __all__ = [
     "KFP_ON_KILL_LABEL",
     "KFP_RUN_LABEL",
     "RUNNING",
+    "SEARCH_LABEL",
+    "SEARCH_RECORD_LABEL",
     "STATUSES",
     "SUSPENDED",
     "Category",
     "Diagnosis",
     "Event",
     "JobFailedError",
+    "ObjectiveReport",
     "Observation",
     "Outcome",
     "OwnerReference",
     "PendingFailure",
     "Progress",
+    "RungValue",
     "Step",
     "TrainJob",
     "TrainJobRef",
     "build_complete_outcome",
+    "describe_status",
     "extract_artifacts",
-    "extract_checkpoint",
     "extract_metrics",
+    "extract_training_state",
 ]
 
 _VERSION = 1
 _REF_FIELDS = ("backend", "namespace", "name", "uid")
+#: Fields that JSON data has only if they have a value: programs of earlier releases refuse unknown fields.
+_LEFT_OUT = frozenset({"objective", "paused_at"})
 #: Characters of a value that a message quotes.
 _QUOTED = 120
 
@@ -70,6 +77,10 @@ KFP_RUN_LABEL = "trainjob-workflows/kfp-run"
 KFP_ON_KILL_LABEL = "trainjob-workflows/kfp-on-kill"
 #: Label of a TrainJob: when a task has attached to it again, in seconds since 1970. An older cancellation is void.
 ATTACHED_LABEL = "trainjob-workflows/attached-at"
+#: Label of a TrainJob of a search: the search's key, hashed by `naming.hash_owner_key`.
+SEARCH_LABEL = "trainjob-workflows/search"
+#: Label of a TrainJob that records how a search ended, and trains nothing.
+SEARCH_RECORD_LABEL = "trainjob-workflows/search-record"
 
 
 @dataclass(frozen=True)
@@ -167,6 +178,54 @@ class OwnerReference:
         return {"apiVersion": self.api_version, "kind": self.kind, "name": self.name, "uid": self.uid}
 
 
+class RungValue(NamedTuple):
+    """The first value of a search's objective at or after a rung.
+
+    Attributes:
+        rung: Number of the rung, 0 for the first.
+        step: Step that was reported with it.
+        value: The value. None if it was not a finite number.
+        time_ms: When it was reported, in milliseconds since 1970.
+    """
+
+    rung: int
+    step: float
+    value: float | None
+    time_ms: int
+
+
+@dataclass(frozen=True)
+class ObjectiveReport:
+    """What a trial has reported of the objective of its search.
+
+    Attributes:
+        value: The last value. None if it was not a finite number.
+        step: The step of the last value. None if it was reported without one.
+        best: The best of all values. None without one.
+        rungs: The values at rungs, by rung.
+    """
+
+    value: float | None = None
+    step: float | None = None
+    best: float | None = None
+    rungs: tuple[RungValue, ...] = ()
+
+    @classmethod
+    def parse(cls, data: object) -> ObjectiveReport | None:
+        """Return the report of a line or a termination record; None if it is not one. Any program may write them."""
+        if not isinstance(data, dict):
+            return None
+        try:
+            rungs = tuple(
+                RungValue(int(rung), float(step), _get_finite(value), int(time))
+                for rung, step, value, time in data["rungs"]
+            )
+        except (LookupError, TypeError, ValueError, OverflowError):
+            return None
+        numbers = {name: _get_finite(data.get(name)) for name in ("value", "step", "best")}
+        return cls(rungs=rungs, **numbers)
+
+
 @dataclass(frozen=True)
 class Progress:
     """The last progress report of a training function.
@@ -177,6 +236,7 @@ class Progress:
         metrics: Numbers reported with it, by name.
         checkpoint: Step of the last checkpoint. None without one.
         resumed_from: Step of the checkpoint from which the function was resumed. None if it began from the start.
+        objective: What was reported of the objective of a search. None outside of a search.
     """
 
     step: float | None
@@ -184,6 +244,7 @@ class Progress:
     metrics: Mapping[str, float]
     checkpoint: int | None = None
     resumed_from: int | None = None
+    objective: ObjectiveReport | None = None
 
     @property
     def percentage(self) -> int | None:
@@ -358,7 +419,10 @@ class Event(_Record):
 
 
 class Category(str, Enum):
-    """Why a TrainJob failed. The values are a stable contract: alerts and retry policies may match on them."""
+    """Why a TrainJob failed. The values are a stable contract: alerts and retry policies may match on them.
+
+    `STOPPED_EARLY` is no failure: a search has ended a trial that was not among the best.
+    """
 
     USER_CODE = "UserCode"
     OUT_OF_MEMORY = "OutOfMemory"
@@ -371,6 +435,7 @@ class Category(str, Enum):
     REJECTED = "Rejected"
     DELETED = "Deleted"
     INFRASTRUCTURE = "Infrastructure"
+    STOPPED_EARLY = "StoppedEarly"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -386,6 +451,7 @@ class Diagnosis:
         traceback: Traceback of the training function. None if it raised no exception.
         log_tail: Last lines of that step's log.
         retryable: True if running the same request again can succeed.
+        objective: Of a trial that a search has ended: what it had reported. None for others.
     """
 
     category: Category
@@ -396,6 +462,7 @@ class Diagnosis:
     traceback: str | None = None
     log_tail: tuple[str, ...] = ()
     retryable: bool = False
+    objective: ObjectiveReport | None = None
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -443,6 +510,8 @@ class Outcome(_Record):
         resumed_from: Step of the checkpoint from which it was last resumed. None if it began from the start.
         resource_use: Its use of processor, memory and GPUs. None if it ended before the first report, or if reports
             are switched off or not available.
+        objective: What it reported of the objective of its search. None outside of a search.
+        paused_at: Step of the rung at which a trial has paused, with a checkpoint. None if it did not.
     """
 
     ref: dict[str, Any]
@@ -458,6 +527,8 @@ class Outcome(_Record):
     checkpoint: int | None = None
     resumed_from: int | None = None
     resource_use: ResourceUse | None = None
+    objective: ObjectiveReport | None = None
+    paused_at: int | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -509,13 +580,24 @@ class JobFailedError(TrainerError, RuntimeError):
 
 def _build_json_dict(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Return the JSON data of a dataclass whose values are strings, numbers, enums, tuples and JSON data."""
-    return {name: _to_json_value(value) for name, value in items}
+    return {name: _to_json_value(value) for name, value in items if value is not None or name not in _LEFT_OUT}
 
 
 def _to_json_value(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
-    return list(value) if isinstance(value, tuple) else value
+    return [_to_json_value(each) for each in value] if isinstance(value, tuple) else value
+
+
+def describe_status(status: str, reason: str | None) -> str:
+    """Return the status of a TrainJob for people: a trial that its search has ended has not failed.
+
+    Args:
+        status: The status.
+        reason: `TrainJob.reason`: the diagnosis of an ended TrainJob.
+    """
+    is_stopped = status == FAILED and (reason or "").startswith(Category.STOPPED_EARLY.value)
+    return "Stopped early" if is_stopped else status
 
 
 @dataclass(frozen=True)
@@ -591,25 +673,30 @@ def build_complete_outcome(
         result_truncated=bool(termination.get("truncated")),
         result_note=termination.get("note"),
         resource_use=resource_use,
-        **extract_checkpoint([termination], last_progress),
+        **extract_training_state([termination], last_progress),
     )
 
 
-def extract_checkpoint(
+def extract_training_state(
     records: Iterable[Mapping[str, Any] | None], last_progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Return the fields of an outcome about checkpoints.
+    """Return the fields of an outcome about checkpoints, and about the objective of a search.
 
     Args:
         records: Termination records of the nodes, newest first: that of rank 0 has them.
         last_progress: What `progress` reported last, for a node whose record is missing.
     """
-    found = next((record for record in records if record and "checkpoint" in record), None)
-    if found is not None:
-        return {name: found.get(name) for name in ("checkpoint", "resumed_from")}
-    if last_progress is None:
-        return {}
-    return {"checkpoint": last_progress.checkpoint, "resumed_from": last_progress.resumed_from}
+    known = [record for record in records if record]
+    saved = next((record for record in known if "checkpoint" in record), {})
+    fields = {name: saved.get(name) for name in ("checkpoint", "resumed_from")}
+    objective = next((record["objective"] for record in known if "objective" in record), None)
+    fields["objective"] = ObjectiveReport.parse(objective) if objective is not None else None
+    fields["paused_at"] = next((record["paused_at"] for record in known if "paused_at" in record), None)
+    if last_progress is not None:
+        fields["objective"] = last_progress.objective or fields["objective"]
+        if not saved:
+            fields.update(checkpoint=last_progress.checkpoint, resumed_from=last_progress.resumed_from)
+    return fields
 
 
 def extract_metrics(result: Any, last_progress: Mapping[str, float] | None = None) -> dict[str, float]:
@@ -632,6 +719,10 @@ def extract_artifacts(result: Any) -> dict[str, str]:
     """
     entry = result.get("artifacts") if isinstance(result, dict) else None
     return {str(k): v for k, v in entry.items() if isinstance(v, str)} if isinstance(entry, dict) else {}
+
+
+def _get_finite(value: Any) -> float | None:
+    return float(value) if _is_finite_number(value) else None
 
 
 def _is_finite_number(value: Any) -> bool:

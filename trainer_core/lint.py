@@ -30,39 +30,30 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True)
 class Definition:
-    """A TrainJob that a file defines, or the error that prevented reading it.
+    """A TrainJob that a file defines, or the error that prevented reading it."""
 
-    Attributes:
-        file: The file, with the line number if it is known.
-        location: Location in the file, such as ``{"dag": "nightly", "task": "train"}``.
-        error: Why it could not be read. None if there is a request.
-        request: The request, as far as it is known without running the DAG.
-        unknown: Paths of the values in it that are known only at run time.
-        warnings: What is wrong with it in some runs only.
-        client: Creates the client of its backend. May raise what `TrainerClient` and the orchestrator raise.
-    """
-
+    #: The file, with the line number if it is known.
     file: str
+    #: Location in the file, such as ``{"dag": "nightly", "task": "train"}``.
     location: Mapping[str, str] = field(default_factory=dict)
+    #: Why it could not be read. None if there is a request.
     error: str | None = None
     request: Mapping[str, Any] | None = None
+    #: Paths of the values in it that are known only at run time.
     unknown: tuple[tuple[str, ...], ...] = ()
+    #: What is wrong with it in some runs only.
     warnings: tuple[str, ...] = ()
+    #: Creates the client of its backend. May raise what `TrainerClient` and the orchestrator raise.
     client: Callable[[], TrainerClient] | None = None
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem of a definition.
-
-    Attributes:
-        file: The file, with the line number if it is known.
-        location: Location in the file, such as ``{"dag": "nightly", "task": "train"}``.
-        message: The field, what is wrong with it, and what to do, in one line.
-    """
+    """One problem of a definition."""
 
     file: str
     location: Mapping[str, str]
+    #: The field, what is wrong with it, and what to do, in one line.
     message: str
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ from queue import Empty, Queue
 from typing import Any, NamedTuple
 
 from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import Diagnosis, Progress, extract_checkpoint
+from trainer_core.jobs import Diagnosis, ObjectiveReport, Progress, extract_training_state
 from trainer_core.node.progress import PREFIX
 
 __all__ = [
@@ -19,8 +19,8 @@ __all__ = [
     "LogChunk",
     "LogLine",
     "build_progress",
-    "find_checkpoint",
     "find_last_progress",
+    "find_training_state",
     "merge_streams",
     "parse_progress",
     "parse_timed_progress",
@@ -121,10 +121,11 @@ def parse_timed_progress(line: str) -> tuple[dict[str, Any] | None, int | None]:
 def _known(data: dict[str, Any]) -> dict[str, Any]:
     numbers = {key: data[key] for key in _NUMBERS if key in data and _is_number(data[key])}
     numbers |= {key: int(data[key]) for key in _CHECKPOINT_STEPS if key in data and _is_number(data[key])}
+    known: dict[str, Any] = {**numbers, "objective": data["objective"]} if "objective" in data else numbers
     metrics = data.get("metrics")
     if not isinstance(metrics, dict):
-        return numbers
-    return {**numbers, "metrics": {key: float(value) for key, value in metrics.items() if _is_number(value)}}
+        return known
+    return {**known, "metrics": {key: float(value) for key, value in metrics.items() if _is_number(value)}}
 
 
 def _is_number(value: Any) -> bool:
@@ -139,15 +140,16 @@ def find_last_progress(lines: Iterable[str]) -> Progress | None:
     return build_progress(report)
 
 
-def find_checkpoint(diagnosis: Diagnosis, records: Iterable[Mapping[str, Any] | None] = ()) -> dict[str, Any]:
-    """Return the fields of a failed TrainJob's outcome about checkpoints."""
-    return extract_checkpoint(records, find_last_progress(reversed(diagnosis.log_tail)))
+def find_training_state(diagnosis: Diagnosis, records: Iterable[Mapping[str, Any] | None] = ()) -> dict[str, Any]:
+    """Return the fields of a failed TrainJob's outcome about its checkpoints and the objective of a search."""
+    return extract_training_state(records, find_last_progress(reversed(diagnosis.log_tail)))
 
 
 def build_progress(report: Mapping[str, Any]) -> Progress:
     """Return the progress report of a parsed line."""
     numbers = {name: report.get(name) for name in _NUMBERS + _CHECKPOINT_STEPS}
-    return Progress(metrics=report.get("metrics") or {}, **numbers)
+    objective = ObjectiveReport.parse(report["objective"]) if "objective" in report else None
+    return Progress(metrics=report.get("metrics") or {}, objective=objective, **numbers)
 
 
 class _Line(NamedTuple):

@@ -19,8 +19,9 @@ from trainer_core.client import TrainerClient
 from trainer_core.errors import JobNotFoundError, TrainerError
 from trainer_core.jobs import ATTACHED_LABEL, TrainJobRef
 from trainer_core.node import files
+from trainer_core.request import Owner
 
-__all__ = ["add", "cancel_pending", "remove"]
+__all__ = ["add", "cancel", "cancel_pending", "remove"]
 
 _log = logging.getLogger(__name__)
 _ASKED_AT = "asked_at"
@@ -61,12 +62,23 @@ def cancel_pending(client: TrainerClient) -> Iterator[tuple[str, TrainerError | 
             if _is_wanted_again(client, entry):
                 _log.info("TrainJob %s: a task waits for it again; it is not cancelled", entry["name"])
             else:
-                client.cancel(TrainJobRef.from_dict(entry))
+                cancel(client, entry)
                 yield str(entry["name"]), None
         except TrainerError as error:
             yield str(entry["name"]), error
         else:
             remove(entry)
+
+
+def cancel(client: TrainerClient, ref_data: Mapping[str, Any]) -> None:
+    """Cancel a TrainJob, or the whole search that it is the first TrainJob of. Succeeds if it has ended."""
+    if "search" not in ref_data:
+        client.cancel(TrainJobRef.from_dict(ref_data))
+        return
+    from trainer_core.search.driver import SearchDriver  # Only for searches.
+
+    with suppress(JobNotFoundError), SearchDriver(client, Owner(**ref_data["search"])) as driver:
+        driver.cancel()
 
 
 def _is_wanted_again(client: TrainerClient, entry: Mapping[str, Any]) -> bool:

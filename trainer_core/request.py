@@ -460,12 +460,13 @@ class SearchEntry(_Part):
         parameters: Parameters of the trial.
         rung: With promotion, the rung at which the run ends. None for the end of the training.
         until: Step of that rung.
-        attempt: Which start of this entry it is, 0 for the first.
+        created: When it was created, in seconds since 1970.
+        started: When entry 0 was created, in seconds since 1970.
         seed: Seed of the algorithm.
         lag: How many trials back the parameters were chosen from. None: from those that had ended.
         definition: The search, as `SearchDefinition.to_dict` returns it.
-        template: What the trainer of the trials has without the parameters: its arguments, environment or recipe.
-        digest: Hash of what cannot change when the search is continued.
+        template: Command, arguments and environment of an image without the parameters.
+        digest: Hash of what cannot change when the search is continued, with the TrainJob of a trial.
         settled: Lines of `SettledTrial`: of all trials that have ended in entry 0, every 32nd entry and records; in
             others, of those that have ended since.
     """
@@ -478,7 +479,8 @@ class SearchEntry(_Part):
     parameters: dict[str, Any] = Field(default_factory=dict)
     rung: int | None = None
     until: float | None = None
-    attempt: int = 0
+    created: float = 0.0
+    started: float = 0.0
     seed: str = ""
     lag: int | None = None
     definition: dict[str, Any]

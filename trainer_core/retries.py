@@ -40,7 +40,10 @@ def repeat_while_failing(
     limit: float,
     report: Callable[[Exception, float], object],
 ) -> _T:
-    """Return the result of an action, which is repeated as long as its error may pass by itself."""
+    """Return the result of an action, which is repeated for `limit` seconds as long as its error may pass by itself.
+
+    `report` gets the first error, and one each ten seconds, with the seconds that remain.
+    """
     begin = next_report = time.monotonic()
     pause = _MIN_PAUSE
     while True:

@@ -269,7 +269,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             self._saved_ref.wait_in_worker(ref)
             return self._wait_without_deferring(ti, ref)
         self._cancel_unless_retried(ti)
-        raise _unreachable(ref, event.get("error"))
+        raise build_unreachable(ref, event.get("error"))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume after the deferral. If Airflow itself ended the deferral, cancel the job."""
@@ -324,7 +324,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             cancellation.cancel_pending(self.hook.client, self.log)
             request = self._build_request(ti, is_tracked)
             ref = self._submit_request(request)
-            self._ref_data = job_location.build_ref_data(self.hook.client, ref)
+            self._ref_data = self._describe_ref(ref)
             self._ref = ref  # From now on, `on_kill` cancels the job.
         except JobElsewhereError as error:
             raise self._build_elsewhere_error(error) from error
@@ -362,6 +362,9 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
                 self._saved_ref.withdraw()
                 self._saved_place.withdraw()
             raise
+
+    def _describe_ref(self, ref: TrainJobRef) -> dict[str, Any]:
+        return job_location.build_ref_data(self.hook.client, ref)
 
     @property
     def _has_tracking_option(self) -> bool:
@@ -504,7 +507,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         except TrainerError as error:
             self._is_waiting = False
             self._cancel_unless_retried(ti)
-            raise _unreachable(ref, error) from error
+            raise build_unreachable(ref, error) from error
         finally:
             self._is_waiting = False
         return self._finish(ti, outcome, forwarder.position.complete)
@@ -567,7 +570,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         return TrainJobRef.from_dict(self._ref_data) if self._ref_data else None
 
 
-def _unreachable(ref: TrainJobRef, reason: Any) -> TrainJobUnreachableError:
+def build_unreachable(ref: TrainJobRef, reason: Any) -> TrainJobUnreachableError:
+    """Return the error for a job whose status can no longer be read."""
     return TrainJobUnreachableError(f"TrainJob {ref.name!r}: its status can no longer be read: {reason}")
 
 

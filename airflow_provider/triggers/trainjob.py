@@ -99,7 +99,7 @@ class TrainJobTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments of the trigger."""
-        return "airflow_provider.triggers.trainjob.TrainJobTrigger", {
+        return f"{type(self).__module__}.{type(self).__qualname__}", {
             "ref": self.ref,
             "backend": self.backend,
             "backend_config": self.backend_config,
@@ -231,7 +231,7 @@ class TrainJobTrigger(BaseTrigger):
         try:
             client = await self._connect()
             retries = _retry_on(BackendUnavailableError, seconds, warn)
-            await retries(asyncio.to_thread, client.cancel, TrainJobRef.from_dict(self.ref))
+            await retries(asyncio.to_thread, pending_cancellations.cancel, client, self.ref)
         except (TrainerError, ValueError, AirflowException) as error:
             cancellation.log_failure(self.ref, error, self.log)
             return False

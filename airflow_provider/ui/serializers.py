@@ -42,7 +42,10 @@ __all__ = [
 
 #: Status on the page of a Failed job that a person or a clear has cancelled: nothing is wrong with it.
 CANCELLED = "Cancelled"
-_ENDED_STATUSES = (COMPLETE, FAILED, CANCELLED)
+#: The same for a trial that its search has ended, because it was not among the best.
+_STOPPED_EARLY = "Stopped early"
+_ENDED_STATUSES = (COMPLETE, FAILED, CANCELLED, _STOPPED_EARLY)
+_WORDS = {Category.DELETED.value: CANCELLED, Category.STOPPED_EARLY.value: _STOPPED_EARLY}
 _ENDED_TASK_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 #: A longer string in a manifest is code or encoded data, which the page does not show.
 _MAX_MANIFEST_STRING = 200
@@ -298,7 +301,7 @@ def _get_status(job: TrainJob, outcome: Outcome | None = None) -> str:
 
 
 def _rename_cancelled(status: str | None, category: Any) -> str | None:
-    return CANCELLED if status == FAILED and category == Category.DELETED.value else status
+    return _WORDS.get(category, status) if status == FAILED else status
 
 
 def _get_last_status(job: SubmittedJob) -> str | None:

@@ -5,11 +5,12 @@ Colours are those of the page, by class: it has a light and a dark one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from html import escape
 
-__all__ = ["render_curve", "render_timeline"]
+__all__ = ["render_curve", "render_scatter", "render_timeline"]
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 640, 180, 70, 12
 _ROW = 22
@@ -40,6 +41,42 @@ def render_curve(points: Sequence[tuple[float, float]]) -> str:
             "</svg>",
         )
     )
+
+
+def render_scatter(points: Sequence[tuple[float | str, float, str]], is_log: bool = False) -> str:
+    """Return points of an x that is a number or a text, a y, and the class of the point."""
+    texts = list(dict.fromkeys(str(x) for x, *_ in points)) if any(isinstance(x, str) for x, *_ in points) else []
+    places = [_place(x, texts, is_log) for x, *_ in points]
+    values = [y for _, y, _ in points]
+    low, high, first, last = min(values), max(values), min(places), max(places)
+    width, bottom = _WIDTH - _LEFT - 2 * _TOP, _HEIGHT - 2 * _TOP
+    dots = []
+    for place, (x, y, status) in zip(places, points, strict=True):
+        left = _LEFT + 8 + width * (place - first) / ((last - first) or 1)
+        top = _TOP + (bottom - _TOP - 6) * (high - y) / ((high - low) or 1)
+        title = f"<title>{escape(str(x))}: {y:.6g}, {escape(status)}</title>"
+        dots.append(f'<circle cx="{left:.1f}" cy="{top:.1f}" r="3.5" class="{escape(status)}">{title}</circle>')
+    ends = (
+        (texts[0], texts[-1]) if texts else (f"{min(x for x, *_ in points):.4g}", f"{max(x for x, *_ in points):.4g}")
+    )
+    return "".join(
+        (
+            _render_svg_tag(_HEIGHT),
+            f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{_WIDTH - _TOP}"/>',
+            *dots,
+            _render_text(_LEFT - 6, _TOP + 4, f"{high:.4g}", "end"),
+            _render_text(_LEFT - 6, bottom, f"{low:.4g}", "end"),
+            _render_text(_LEFT, bottom + 16, ends[0]),
+            _render_text(_WIDTH - _TOP, bottom + 16, f"{ends[1]}{' (log)' if is_log else ''}", "end"),
+            "</svg>",
+        )
+    )
+
+
+def _place(x: float | str, texts: Sequence[str], is_log: bool) -> float:
+    if texts:
+        return float(texts.index(str(x)))
+    return math.log(float(x)) if is_log else float(x)
 
 
 def render_timeline(

@@ -26,6 +26,14 @@ __all__ = ["TARGETS", "main"]
 #: Not __name__, which is __main__ where this program runs.
 _MODULE = "kfp_components.step.entrypoint"
 _OPTIONS = ("--interface", "--request")
+
+
+def _search(task: Task) -> None:
+    from kfp_components.step import search  # No other component needs the driver of a search.
+
+    search.search(task)
+
+
 #: What each component runs; its keyword arguments are the component's inputs.
 TARGETS: dict[str, Callable[..., None]] = {
     "best_of": best_of.best_of,
@@ -36,6 +44,7 @@ TARGETS: dict[str, Callable[..., None]] = {
     "look": source_version.look,
     "promote": promote.promote,
     "resume": lifecycle.resume,
+    "search": _search,
     "submit": train.submit,
     "suspend": lifecycle.suspend,
     "train": train.train,

@@ -53,18 +53,13 @@ def get_local_path(uri: str) -> Path | None:
 
 @dataclass
 class Artifact:
-    """One artifact of a task.
-
-    Attributes:
-        name: Its name in KFP's store.
-        uri: Where KFP keeps it.
-        metadata: Facts shown beside it.
-        custom_path: Where its content lies instead of where the URI says.
-    """
+    """One artifact of a task."""
 
     name: str
     uri: str
+    #: Facts shown beside it.
     metadata: dict[str, Any] = field(default_factory=dict)
+    #: Where its content lies instead of where the URI says.
     custom_path: str | None = None
 
     @classmethod

@@ -36,18 +36,14 @@ _RUN_ID_LABEL = "pipeline/runid"
 
 @dataclass(frozen=True)
 class Run:
-    """The pipeline run of this step.
+    """The pipeline run of this step."""
 
-    Attributes:
-        id: Its id; None if the step neither got it as an input nor can read the label of the pod it runs in.
-        workflow: Its Workflow; None if the step cannot read its own pod.
-        namespace: Namespace of the Workflow.
-        problem: Why the step cannot read its own pod.
-    """
-
+    #: Its id; None if the step neither got it as an input nor can read the label of the pod it runs in.
     id: str | None
+    #: Its Workflow; None if the step cannot read its own pod.
     workflow: OwnerReference | None = None
     namespace: str | None = None
+    #: Why the step cannot read its own pod.
     problem: str | None = None
 
     def print_problem(self) -> None:

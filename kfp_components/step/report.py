@@ -14,7 +14,7 @@ from kfp_components.step import charts
 from trainer_core.jobs import Diagnosis, Outcome, Step, TrainJob, TrainJobRef
 from trainer_core.readable_log import format_log_line
 
-__all__ = ["Resumption", "render_html"]
+__all__ = ["Resumption", "render_html", "render_page", "render_pairs", "render_table"]
 
 #: Whole numbers up to here are written out.
 _MAX_INTEGER = 1e15
@@ -23,7 +23,7 @@ _PAGE = Template("""<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
-<title>TrainJob $name</title>
+<title>$title</title>
 <style>
 :root { color-scheme: light dark; --text: #1f2328; --quiet: #59636e; --line: #d1d9e0; --soft: #f3f5f7; --page: #fff;
   --good: #1a7f37; --bad: #cf222e; --busy: #0969da; }
@@ -47,14 +47,14 @@ svg text { fill: var(--quiet); font: 11px system-ui, sans-serif; }
 svg .curve { fill: none; stroke: var(--busy); stroke-width: 1.5; }
 svg .axis { fill: none; stroke: var(--line); }
 svg .mark { fill: none; stroke: var(--busy); stroke-dasharray: 3 3; }
-svg rect { fill: var(--quiet); }
+svg rect, svg circle { fill: var(--quiet); }
 .Complete, .Succeeded { color: var(--good); fill: var(--good) !important; }
 .Failed { color: var(--bad); fill: var(--bad) !important; }
 .Running { color: var(--busy); fill: var(--busy) !important; }
 </style>
 </head>
 <body>
-<h1>$name <span class="$status">$status</span></h1>
+<h1>$title <span class="$status">$status</span></h1>
 $sections
 </body>
 </html>
@@ -63,13 +63,9 @@ $sections
 
 @dataclass(frozen=True)
 class Resumption:
-    """A training that continued from a checkpoint.
+    """A training that continued from a checkpoint."""
 
-    Attributes:
-        text: From which step of which attempt.
-        at: When.
-    """
-
+    #: From which step of which attempt.
     text: str
     at: datetime
 
@@ -83,24 +79,29 @@ def render_html(
     resumptions: Sequence[Resumption] = (),
 ) -> str:
     """Return the page."""
-    sections = [_render_pairs(_list_facts(ref, job, outcome))]
+    sections = [render_pairs(_list_facts(ref, job, outcome))]
     if outcome is not None and outcome.diagnosis is not None:
         sections += ["<h2>Diagnosis</h2>", *_render_diagnosis(outcome.diagnosis)]
     if outcome is not None and outcome.metrics:
         rows = [(name, _format_number(value)) for name, value in sorted(outcome.metrics.items())]
-        sections += ["<h2>Metrics</h2>", _render_pairs(rows)]
+        sections += ["<h2>Metrics</h2>", render_pairs(rows)]
     for name, points in curves.items():
         sections += [f"<h3>{escape(name)}</h3>", charts.render_curve(points)]
     if outcome is not None and outcome.resource_use is not None:
-        sections += ["<h2>Use of resources</h2>", _render_pairs(outcome.resource_use.describe().items())]
+        sections += ["<h2>Use of resources</h2>", render_pairs(outcome.resource_use.describe().items())]
     if outcome is not None and outcome.artifacts:
-        sections += ["<h2>Artifacts</h2>", _render_pairs(sorted(outcome.artifacts.items()))]
+        sections += ["<h2>Artifacts</h2>", render_pairs(sorted(outcome.artifacts.items()))]
     if job is not None:
         rows_of_steps = [_build_step_row(step) for step in job.steps]
-        sections += ["<h2>Steps</h2>", _render_table(("step", "status", "exit code", "seconds"), rows_of_steps)]
+        sections += ["<h2>Steps</h2>", render_table(("step", "status", "exit code", "seconds"), rows_of_steps)]
         bars = [(s.name, s.status or "", s.started, s.finished) for s in job.steps if s.started and s.finished]
         sections += [charts.render_timeline(bars, [(each.text, each.at) for each in resumptions])] if bars else []
-    return _PAGE.substitute(name=escape(ref.name), status=escape(status), sections="\n".join(sections))
+    return render_page(ref.name, status, sections)
+
+
+def render_page(title: str, status: str, sections: Sequence[str]) -> str:
+    """Return a page of sections of HTML."""
+    return _PAGE.substitute(title=escape(title), status=escape(status), sections="\n".join(sections))
 
 
 def _list_facts(ref: TrainJobRef, job: TrainJob | None, outcome: Outcome | None) -> Iterable[tuple[str, str]]:
@@ -128,7 +129,7 @@ def _render_diagnosis(diagnosis: Diagnosis) -> list[str]:
         "can a retry help": "yes" if diagnosis.retryable else "no",
     }
     text = diagnosis.traceback or "\n".join(filter(None, map(format_log_line, diagnosis.log_tail)))
-    table = _render_pairs((name, value) for name, value in facts.items() if value)
+    table = render_pairs((name, value) for name, value in facts.items() if value)
     return [table, f"<pre>{escape(text)}</pre>"] if text else [table]
 
 
@@ -151,13 +152,15 @@ def _format_time(text: str | None) -> str | None:
     return text and re.sub(r"^([-0-9]+)T([0-9:]+)(?:\.\d+)?(?:Z|\+00:00)$", r"\1 \2 UTC", text)
 
 
-def _render_pairs(rows: Iterable[tuple[str, str]]) -> str:
+def render_pairs(rows: Iterable[tuple[str, str]]) -> str:
+    """Return a table of names and values."""
     return (
         f"<table>{''.join(f'<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in rows)}</table>"
     )
 
 
-def _render_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def render_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table with a head."""
     return f"<table>{_render_row('th', head)}{''.join(_render_row('td', row) for row in rows)}</table>"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
 
@@ -30,6 +30,7 @@ __all__ = [
     "attach_job",
     "cancel_on_sigterm",
     "check_on_kill",
+    "delay_sigterm",
     "handle_sigterm",
     "submit_job",
 ]
@@ -56,6 +57,19 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
     raise Terminated
 
 
+@contextmanager
+def delay_sigterm() -> Iterator[None]:
+    """Raise `Terminated` at the end of the block on SIGTERM in it."""
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda signum, frame: received.append(signum))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if received:
+        raise Terminated
+
+
 def check_on_kill(on_kill: str) -> None:
     """Refuse a value of `on_kill` that `cancel_on_sigterm` does not know."""
     if on_kill not in ON_KILL:
@@ -63,8 +77,10 @@ def check_on_kill(on_kill: str) -> None:
 
 
 @contextmanager
-def cancel_on_sigterm(client: TrainerClient, ref: TrainJobRef, on_kill: str, run: Run) -> Iterator[None]:
-    """Cancel the TrainJob when the step receives SIGTERM in the block, if `on_kill` is ``cancel`` and its run ends.
+def cancel_on_sigterm(
+    client: TrainerClient, name: str, cancel: Callable[[], None], on_kill: str, run: Run
+) -> Iterator[None]:
+    """Cancel a TrainJob or a search on SIGTERM in the block, if `on_kill` is ``cancel`` and the run of the step ends.
 
     Outside a pod a person has sent the signal, and the processes of a local job end with the pod of their step.
     """
@@ -73,9 +89,9 @@ def cancel_on_sigterm(client: TrainerClient, ref: TrainJobRef, on_kill: str, run
     except Terminated:
         reason = _find_reason_to_keep(client, on_kill, run)
         if reason is None:
-            _cancel(client, ref)
+            _cancel(name, cancel)
         else:
-            print(f"terminated: TrainJob {ref.name} continues: {reason}", file=sys.stderr, flush=True)
+            print(f"terminated: {name} continues: {reason}", file=sys.stderr, flush=True)
         raise
 
 
@@ -83,7 +99,7 @@ def cancel_on_sigterm(client: TrainerClient, ref: TrainJobRef, on_kill: str, run
 def attach_job(client: TrainerClient, ref: TrainJobRef, on_kill: str, run: Run) -> Iterator[TrainJobRef]:
     """Return a job that exists; on SIGTERM in the block do with it what `cancel_on_sigterm` does."""
     run.print_problem()
-    with cancel_on_sigterm(client, ref, on_kill, run):
+    with cancel_on_sigterm(client, f"TrainJob {ref.name}", lambda: client.cancel(ref), on_kill, run):
         yield ref
 
 
@@ -125,7 +141,7 @@ def submit_job(client: TrainerClient, request: TrainJobRequest, on_kill: str, ru
     except BaseException:
         signal.signal(signal.SIGTERM, before)
         raise
-    with cancel_on_sigterm(client, ref, on_kill, run):
+    with cancel_on_sigterm(client, f"TrainJob {ref.name}", lambda: client.cancel(ref), on_kill, run):
         signal.signal(signal.SIGTERM, before)
         if received:
             raise Terminated
@@ -133,12 +149,12 @@ def submit_job(client: TrainerClient, request: TrainJobRequest, on_kill: str, ru
         yield ref
 
 
-def _cancel(client: TrainerClient, ref: TrainJobRef) -> None:
+def _cancel(name: str, cancel: Callable[[], None]) -> None:
     try:
-        client.cancel(ref)
+        cancel()
     except TrainerError as error:
         todo = "`trainjob reap --runs-in NAMESPACE` deletes it"
-        print(f"terminated: TrainJob {ref.name} is not cancelled; {todo}: {error}", file=sys.stderr, flush=True)
+        print(f"terminated: {name} is not cancelled; {todo}: {error}", file=sys.stderr, flush=True)
         return
     # After the fact: the step may be killed before the cluster answers.
-    print(f"terminated: TrainJob {ref.name} is cancelled", file=sys.stderr, flush=True)
+    print(f"terminated: {name} is cancelled", file=sys.stderr, flush=True)

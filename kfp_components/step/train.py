@@ -28,7 +28,7 @@ from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["JobInputs", "submit", "train"]
+__all__ = ["JobInputs", "build_task_request", "submit", "train"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def train(task: Task) -> None:
     waiting = WaitInputs(**task.get_arguments(WaitInputs))
     inputs = JobInputs(**task.get_arguments(JobInputs))
     client = create_client(inputs.backend, inputs.backend_config)
-    request, run = _build_request(task, client, inputs, waiting.on_kill)
+    request, run = build_task_request(task, client, inputs, waiting.on_kill)
     follow_attempts(task, client, submit_job(client, request, waiting.on_kill, run), lambda ref: request, run, waiting)
 
 
@@ -73,16 +73,16 @@ def submit(task: Task) -> None:
             "train, as train_task(wait=True) does, or another backend"
         )
     client = create_client(inputs.backend, inputs.backend_config)
-    request, run = _build_request(task, client, inputs, None)
+    request, run = build_task_request(task, client, inputs, None)
     with submit_job(client, request, "keep", run) as ref:
         outputs.write_ref(task, ref)
         outputs.write_submission(task, client, ref)
 
 
-def _build_request(
+def build_task_request(
     task: Task, client: TrainerClient, inputs: JobInputs, on_kill: str | None
 ) -> tuple[TrainJobRequest, Run]:
-    """Return the request, and the run that its job belongs to."""
+    """Return the request of a task, and the run that its jobs belong to."""
     data = load_request(client, inputs.request, inputs.request_file)
     set_trainer_fields(
         data,

@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "docs" / "guides"
 PAGES = {"guide": GUIDES / "airflow.md", "tutorial": GUIDES / "your-own-project.md", "readme": ROOT / "README.md"}
+PAGES["search"] = GUIDES / "search.md"
 #: Modules beside the DAGs.
 TRAINING = ("train.py", "model.py", "rows.py")
 FILE = re.compile(r"```python\n# (?P<name>[\w.]+)\n(?P<text>.*?)^```$", re.M | re.S)
@@ -18,6 +19,7 @@ FILE = re.compile(r"```python\n# (?P<name>[\w.]+)\n(?P<text>.*?)^```$", re.M | r
 @pytest.mark.parametrize(
     ("page", "dag_id", "task_id", "key", "value"),
     [
+        ("search", "guide_search", "final", "status", "Complete"),
         ("guide", "guide_train", "train", "status", "Complete"),
         ("guide", "guide_two_tasks", "wait", "status", "Complete"),
         ("guide", "guide_function", "train", "layers", [64, 10]),

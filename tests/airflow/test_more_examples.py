@@ -51,6 +51,14 @@ def test_a_sweep_trains_each_learning_rate_and_selects_the_best(dags, run_trainj
     assert len(trainjob_client.list_jobs()) == 4
 
 
+def test_the_best_parameters_of_a_search_are_trained_and_promoted(dags, run_trainjob_dag, trainjob_client):
+    run = run_trainjob_dag(dags["tune_forecast"])
+
+    assert run.state == "success"
+    assert run.xcom("train")["learning_rate"] == run.xcom("tune", "parameters")["learning_rate"]
+    assert len(run.xcom("tune", "trials")) == 6
+
+
 def test_a_project_beside_the_dag_travels_with_its_job(dags, run_trainjob_dag):
     run = run_trainjob_dag(dags["retrain_churn"])
 

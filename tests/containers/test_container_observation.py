@@ -10,7 +10,8 @@ from container_jobs import add_entry, at, build_job, build_request, end, exited,
 
 from trainer_core.backends.container import job_journal, names, observations, outcome, timestamps
 from trainer_core.backends.container.engine import EngineRequestError
-from trainer_core.backends.container.reconcile import Start, next_action
+from trainer_core.backends.container.plan import RESULT_PATH
+from trainer_core.backends.container.reconcile import Fail, Start, next_action
 from trainer_core.jobs import Category
 
 TWO_NODES = build_request(trainer={"num_nodes": 2})
@@ -140,3 +141,46 @@ def test_a_result_that_the_engine_does_not_return_is_noted_in_the_outcome():
     assert (ended["status"], ended["result"]) == ("Complete", None)
     assert ended["result_note"].startswith("the result cannot be read from container digits-node-0: ")
     assert "input/output error" in ended["result_note"]
+
+
+class NoLog:
+    """An engine with neither logs nor files."""
+
+    def read_file(self, container, path):
+        return None
+
+    def stream_log(self, *_):
+        return iter(())
+
+
+def test_a_copy_that_failed_is_diagnosed_with_its_error_and_log():
+    result = {"step": "model-copy", "error": "No space left on device", "log": ["copying"]}
+    facts = outcome.collect_facts(
+        add_entry(build_job(), job_journal.COPIED, **result), engine=None, failure=Fail(copy_step="model-copy")
+    )
+    assert [(step.name, step.exit_code, step.message, step.log_tail) for step in facts.steps] == [
+        ("model-copy", 1, "No space left on device", ["copying"])
+    ]
+
+
+def test_a_failed_container_is_diagnosed_by_what_the_engine_says_of_it():
+    failed = replace(exited("node-0", 1), message="exec: no such file")
+    facts = outcome.collect_facts(build_job(), NoLog(), Fail(containers=[exited("node-1", 3, finished=9), failed]))
+
+    assert [(step.name, step.exit_code, step.message) for step in facts.steps] == [
+        ("node-0", 1, "exec: no such file"),
+        ("node-1", 3, ""),
+    ]
+
+
+@pytest.mark.parametrize(("data", "written"), [(b"[1]", True), (None, False)])
+def test_a_result_is_written_to_its_uri_if_there_is_one(tmp_path, data, written):
+    class Engine(NoLog):
+        def read_file(self, container, path):
+            return data if path == RESULT_PATH else b'{"result": [1]}'
+
+    job = build_job(build_request(trainer={"result_uri": str(tmp_path / "results" / "result.json")}))
+    ended = outcome.build_complete_entry(with_containers(job, exited("node-0")), Engine())["outcome"]
+
+    assert (tmp_path / "results" / "result.json").exists() is written
+    assert (ended["result"], ended.get("result_note")) == ([1], None)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from trainer_core.testing import BackendContract
+from trainer_core.testing import BackendContract, Searching
 
 
 class TestContract(BackendContract):
+    pass
+
+
+class TestSearches(Searching):
     pass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 
 import pytest
 from blocks import PAGES, ROOT, blocks
@@ -49,7 +48,9 @@ def test_every_snippet_of_the_page_runs(page, folder, typed):
     for script in scripts:
         done = typed(f"python -W ignore {script}")
         assert done.returncode == 0, f"{script}: {done.stderr}"
-    for command in (command for block in shown if block.language == "console" for command in block.commands):
+    commands = [command for block in shown if block.language == "console" for command in block.commands]
+    assert scripts or commands
+    for command in commands:
         done = typed(command)
         assert done.returncode == 0, f"{command}: {done.stderr}"
 
@@ -100,7 +101,8 @@ def test_the_reference_lists_every_error():
 
     page = (REFERENCE / "errors.md").read_text(encoding="utf-8")
 
-    classes = {name for name in errors.__all__ if isinstance(getattr(errors, name), type)}
+    # JobFailedError has an outcome, and is defined beside it.
+    classes = {name for name in errors.__all__ if isinstance(getattr(errors, name), type)} | {"JobFailedError"}
     assert set(re.findall(r"^\| `(\w+)` \(", page, re.M)) == classes - {"TrainerError"}
 
 
@@ -131,13 +133,3 @@ def test_the_reference_has_an_entry_for_every_module_that_a_dag_imports(kind):
         if path.stem != "deferred_log"
     }
     assert modules - documented_objects() == set()
-
-
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning(tmp_path):
-    program = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
-    assert "num_proc_per_node" in (tmp_path / "site/reference/core/trainers/index.html").read_text(encoding="utf-8")
-    assert "trainjob submit" in (tmp_path / "site/reference/command/index.html").read_text(encoding="utf-8")

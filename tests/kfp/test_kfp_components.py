@@ -20,6 +20,7 @@ from kfp_driver import COMPONENTS, REPOSITORY, component_spec, container, docume
 from kfp_components import container_spec
 from kfp_components.container_spec import VERSION
 from kfp_components.step.entrypoint import TARGETS
+from kfp_components.step.search import SearchInputs
 from kfp_components.step.train import JobInputs
 from kfp_components.step.wait import WaitInputs
 
@@ -224,7 +225,8 @@ def test_the_defaults_of_component_and_target_agree(name):
 
 def arguments_of(name):
     shared = [
-        *([JobInputs] if name in ("submit", "train") else []),
+        *([JobInputs] if name in ("search", "submit", "train") else []),
+        *([SearchInputs] if name == "search" else []),
         *([WaitInputs] if name in ("train", "wait") else []),
     ]
     parameters = [p for each in [*shared, TARGETS[name]] for p in inspect.signature(each).parameters.values()]

@@ -1,6 +1,7 @@
 """docs/guides/kfp-first-run.md: each line that its reader types, on doubles of KFP, its object store and a cluster."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -36,7 +37,7 @@ sys.exit(main(["dataset"]))
 
 @pytest.fixture
 def store(tmp_path):
-    """KFP's object store behind any host name: URL, and the host names of the requests."""
+    """KFP's object store behind any host name: URL, and the host names and access keys of the requests."""
     asked = set()
 
     async def put(request):
@@ -47,7 +48,8 @@ def store(tmp_path):
 
     @web.middleware
     async def record(request, handler):
-        asked.add(request.host.partition(":")[0])
+        signed = re.search(r"Credential=([^/]+)/", request.headers.get("Authorization", ""))
+        asked.add((request.host.partition(":")[0], signed and signed[1]))
         return await handler(request)
 
     app, bucket = web.Application(middlewares=[record], client_max_size=2**25), static.Folder(tmp_path / "store")
@@ -125,10 +127,11 @@ def test_each_line_of_the_page_does_what_it_says(installation, api, store, tmp_p
 
     (run,) = server.results
     assert "SUCCEEDED" in said["run.py"], run.explain()
-    # Steps and jobs have found the data at KFP's own address.
-    assert "seaweedfs.kubeflow" in store[1]
+    # Steps and jobs have found the data at KFP's own address, with the keys of its Secret.
+    assert ("seaweedfs.kubeflow", "minio") in store[1]
     assert run.output("submit", "job")["name"] in said["--backend"]
     assert run.artifact("wait", "report")["uri"].startswith("minio://mlpipeline/")
+    assert run.output("evaluate-gate", "passed") is True
     assert run.output("promote", "promoted") is True
     assert (installation.objects.claim("digits") / "registry" / "current.json").exists()
     scheduled = server.run_scheduled("retrain-digits")

@@ -5,7 +5,6 @@ import re
 
 import kfp_definitions as definitions
 import pytest
-from aiohttp import web
 from fake_cluster import Cluster
 from kfp import components, dsl
 from kfp_backend import WORKFLOW_DEFINITION
@@ -57,24 +56,9 @@ def dataset(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def signers():
-    """Access keys of the requests to the storage; None for a request that is not signed."""
-    return set()
-
-
-@pytest.fixture(scope="module")
-def storage(dataset, signers):
+def storage(dataset):
     """S3 storage with the dataset in the bucket `data`; its URL."""
-
-    @web.middleware
-    async def record_signer(request, handler):
-        signed = re.search(r"Credential=([^/]+)/", request.headers.get("Authorization", ""))
-        signers.add(signed and signed[1])
-        return await handler(request)
-
-    app = static.app(dataset.parent)
-    app.middlewares.append(record_signer)
-    with serving.served(app) as url:
+    with serving.served(static.app(dataset.parent)) as url:
         yield url
 
 
@@ -174,34 +158,6 @@ def test_sweep_trains_once_for_each_rate_and_promotes_the_best_model(
     assert promoted.stat().st_size > 0
 
 
-@pytest.fixture
-def object_store_secret(cluster, namespace):
-    """The keys of the bucket, which the initializer's pod reads."""
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "object-store", "namespace": namespace}}
-    cluster.add({**secret, "data": {"accesskey": "a2V5", "secretkey": "c2VjcmV0"}})
-
-
-@in_installation("logs-off")
-@requires("torch", "numpy")
-@pytest.mark.usefixtures("object_store_secret")
-def test_retrain_scheduled_trains_in_a_claim_and_promotes_from_it(make_installation, settings, config, signers):
-    backend = make_installation(**settings)
-    parameters = {
-        "dataset_uri": "s3://data/digits",
-        "secret": "object-store",
-        "epochs": 1,
-        "min_accuracy": 0.0,
-        "backend_config": config,
-    }
-
-    run = backend.run(PIPELINES / "retrain_scheduled.yaml", parameters)
-
-    assert run.phase == "Succeeded", run.explain()
-    assert {key for key in signers if key} == {"key"}
-    assert run.output("evaluate-gate", "passed") is True
-    assert list((backend.objects.claim("digits") / "registry").glob("versions/*/*")) != []
-
-
 def test_the_same_files_are_fetched_once(make_installation, config, tmp_path):
     @dsl.pipeline(name="fetch")
     def fetch(backend_config: dict, storage_uri: str):
@@ -236,6 +192,7 @@ def torchtune(cluster, namespace, tmp_path):
     cluster.add({**secret, "data": {"token": "aGZfdG9rZW4="}})
 
 
+@in_installation("logs-off")
 @pytest.mark.usefixtures("torchtune")
 def test_finetune_llm_runs_a_recipe(make_installation, settings, config):
     backend = make_installation(**settings)
@@ -248,6 +205,7 @@ def test_finetune_llm_runs_a_recipe(make_installation, settings, config):
 
 
 def test_every_committed_pipeline_is_here():
+    # tests/kfp/test_kfp_first_run.py runs retrain_scheduled.
     assert {path.stem for path in PIPELINES.glob("*.yaml")} == {
         "finetune_llm",
         "retrain_digits",
@@ -389,6 +347,7 @@ def test_components_fetch_train_and_promote_in_their_steps(make_installation, se
     assert [path.read_text() for path in (tmp_path / "registry").glob("versions/*/*")] == ["weights"]
 
 
+@in_installation("default")
 def test_components_manage_a_job_and_an_exit_task_deletes_it(
     make_installation, settings, config, tmp_path, cluster, namespace
 ):

@@ -49,6 +49,15 @@ def test_the_outcome_becomes_the_outputs_of_the_task(task, ref):
     }
 
 
+def test_the_log_of_a_job_is_printed_to_its_end(task, ref):
+    waiting = task("wait", job=ref.to_dict())
+
+    printed = waiting.run().stdout
+
+    assert "[node-0] " in printed
+    assert waiting.output("resumed_from") == 0
+
+
 def test_a_metric_that_nobody_asked_for_has_no_value(task, ref):
     waiting = task("wait", job=ref.to_dict())
     waiting.run()
@@ -235,7 +244,7 @@ def test_a_job_that_cannot_be_cancelled_is_not_reported_as_cancelled(client, sub
     ref = submit(definitions.run_for_ever)
     client.cancel = refuse
 
-    with pytest.raises(sigterm.Terminated), sigterm.cancel_on_sigterm(client, ref, "cancel", Run(None)):
+    with pytest.raises(sigterm.Terminated), sigterm.attach_job(client, ref, "cancel", Run(None)):
         raise sigterm.Terminated
 
     assert capsys.readouterr().err == (

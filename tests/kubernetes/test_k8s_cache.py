@@ -159,7 +159,7 @@ BEGIN_SECOND, DELIVER_SECOND = ("begin_list", 2), ("deliver_list", 2)
 @example([("change", "p", "x"), BEGIN, ("change", "p", "y"), EVENT, EVENT, DELIVER])
 @example([BEGIN, ("change", "p", "x"), BEGIN_SECOND, ("delete", "p"), EVENT, EVENT, DELIVER, DELIVER_SECOND])
 @given(st.lists(STEPS, min_size=6, max_size=16))
-@settings(max_examples=1000)
+@settings(max_examples=300)
 def test_lists_and_events_in_any_order_lead_to_the_state_of_the_server(steps):
     world = World()
     for verb, *arguments in steps:

@@ -469,6 +469,21 @@ def test_preemption_of_a_node_is_the_cause_of_crashes_of_its_peers():
     assert (found.diagnosis.category, found.diagnosis.step, found.grace) == (Category.PREEMPTED, "node-1", None)
 
 
+def test_a_pod_that_ran_longer_than_its_deadline_is_a_deadline():
+    late = seen(main=ended(137), phase="Failed", reason="DeadlineExceeded")
+    found = _detect(late)
+
+    assert (found.diagnosis.category, found.diagnosis.reason) == (Category.DEADLINE, "pod exceeded its deadline")
+    assert found.grace is None
+
+
+def test_of_the_events_of_a_waiting_pod_the_last_one_counts():
+    mount, sandbox = event("FailedMount", "timed out"), event("FailedCreatePodSandBox", "no IP addresses available")
+
+    assert "sandbox" in _detect(seen(), raws=[mount, sandbox]).diagnosis.reason
+    assert "volume" in _detect(seen(), raws=[sandbox, mount]).diagnosis.reason
+
+
 def test_a_pod_terminated_by_its_deletion_has_not_failed():
     assert _detect(seen(main=ended(143), metadata={"deletionTimestamp": LATER})) is None
 
@@ -547,6 +562,7 @@ def test_a_failed_job_whose_pod_was_removed_while_it_was_known_as_running_is_exp
         ([seen()], True),
         ([seen(main=waits("ImagePullBackOff", f'Back-off pulling image "{IMAGE}"'))], True),
         ([seen(main=waits("ErrImagePull", NOT_FOUND))], False),
+        ([seen(others=[waits("ErrImagePull", NOT_FOUND, name="sidecar")])], False),
         ([seen(**unscheduled("Unschedulable", NO_GPU))], False),
         ([seen(main=runs())], False),
     ],

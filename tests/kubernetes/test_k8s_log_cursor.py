@@ -62,7 +62,7 @@ cuts = st.lists(st.integers(0, 1500), max_size=6)
 sizes = st.lists(st.integers(1, 200), min_size=1, max_size=4)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(logs(), cuts, sizes)
 def test_each_line_is_returned_once_wherever_streams_are_interrupted(log, cuts, sizes):
     cursor, lines = LogCursor(), []

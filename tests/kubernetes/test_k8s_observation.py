@@ -25,6 +25,7 @@ from k8s_objects import (
 from trainer_core import Category, Outcome
 from trainer_core.backends.trainer_v2 import parse
 from trainer_core.k8s import events, labels, observations
+from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.options.scheduling import KUEUE_QUEUE
 
 COMPLETE = condition("Complete", "True", "AllJobsCompleted", "jobset completed successfully")
@@ -33,6 +34,7 @@ FAILED = condition(
 )
 SUSPENDED = condition("Suspended", "True", "Suspended", "TrainJob is suspended")
 RESUMED = condition("Suspended", "False", "Resumed", "TrainJob is resumed")
+NOT_FAILED = condition("Failed", "False", "Restarted")
 CANCELLED = {labels.CANCELLED: "2026-11-20T10:00:07.250+00:00"}
 QUEUED = {KUEUE_QUEUE: "research"}
 RESULT = json.dumps({"result": {"accuracy": 0.9, "artifacts": {"model": "s3://models/digits"}}})
@@ -181,6 +183,43 @@ def test_a_recorded_outcome_of_another_job_is_ignored():
     assert observations.get_recorded_outcome(_job(COMPLETE, annotations=note)) is None
 
 
+def test_a_recorded_outcome_counts_if_it_has_the_status_of_the_job():
+    recorded = Outcome(ref=observations.build_ref(_job()).to_dict(), status="Complete", result=1)
+    note = {labels.OUTCOME: recorded.to_json()}
+    same, other = _seen(_job(COMPLETE, annotations=note)), _seen(_job(FAILED, annotations=note))
+
+    assert (same.outcome, same.outcome_is_stored) == (recorded, True)
+    assert (other.outcome.status, other.outcome.result, other.outcome_is_stored) == ("Failed", None, False)
+
+
+def test_an_existing_job_has_name_status_attempt_and_owner_of_its_request():
+    owner = {"key": "dag/run/task", "generation": "2"}
+    annotations = {
+        labels.REQUEST: json.dumps({"owner": owner}), labels.FINGERPRINT: "abc", labels.ATTEMPT: "10"
+    }  # fmt: skip
+    known = observations.parse_existing_job(train_job(COMPLETE, annotations=annotations), parse.parse_job)
+    foreign = observations.parse_existing_job(train_job(annotations={labels.ATTEMPT: "last"}), parse.parse_job)
+
+    assert known == ExistingJob(JOB, "Complete", "abc", "dag/run/task", "2", 10)
+    assert foreign == ExistingJob(JOB, "Created", "", None, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("job", "pods", "statuses"),
+    [
+        (_job(COMPLETE), [seen(main=ended(0))], ["Succeeded", "Succeeded"]),
+        (_job(FAILED), [seen(main=ended(1))], ["Failed", None]),
+        (_job(FAILED), [], ["Failed", "Failed"]),
+        (_job(), [seen(main=runs())], ["Running", "Pending"]),
+    ],
+    ids=["complete", "failed", "failed without pods", "running"],
+)
+def test_a_step_whose_pod_is_gone_has_the_status_that_the_job_tells(job, pods, statuses):
+    steps = observations.build_steps(replace(job, num_nodes=2), pods)
+
+    assert [step.status for step in steps if step.name.startswith("node-")] == statuses
+
+
 # --- diagnosis
 
 
@@ -241,6 +280,14 @@ def test_a_waiting_node_is_not_the_cause_of_a_failure():
 
 def test_a_failed_job_that_could_not_start_has_that_cause():
     assert _seen(_job(FAILED), seen(main=waits("InvalidImageName", "bad"))).outcome.diagnosis.category is Category.IMAGE
+
+
+def test_a_job_that_its_queue_preempted_is_retryable():
+    failed = condition("Failed", "True", "Preempted", "preempted to accommodate a workload of higher priority")
+    diagnosis = _seen(_job(failed)).outcome.diagnosis
+
+    assert (diagnosis.category, diagnosis.step, diagnosis.retryable) == (Category.PREEMPTED, "node-0", True)
+    assert "higher priority" in diagnosis.reason
 
 
 def test_a_preempted_job_is_retryable():
@@ -309,3 +356,29 @@ def test_events_are_ignored_for_a_running_job_without_visible_pods():
 )
 def test_events_are_needed_only_if_they_can_explain_the_status(job, pods, needed):
     assert observations.needs_events(job, pods) is needed
+
+
+# --- the job
+
+
+def test_pods_of_an_earlier_job_of_the_name_are_not_those_of_the_job_and_the_others_are_oldest_first():
+    earlier = seen(created="2026-11-20T09:59:59Z", rand="earlier")
+    later = seen(created="2026-11-20T10:00:02Z", rand="later")
+    first = seen(created="2026-11-20T10:00:00Z", rand="zzzzz")
+    unknown = seen(created=None, rand="unknown")
+
+    assert _job().select_pods([later, earlier, first, unknown]) == [unknown, first, later]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "resumed"),
+    [
+        ([RESUMED], True),
+        ([COMPLETE, RESUMED], True),
+        ([SUSPENDED], False),
+        ([condition("Failed", "False")], False),
+        ([], False),
+    ],
+)
+def test_a_job_was_resumed_when_its_suspension_ended(conditions, resumed):
+    assert (_job(*conditions).resumed_at is not None) is resumed

@@ -54,7 +54,8 @@ def test_a_pod_without_a_node_container_is_a_separate_step():
 
 
 @pytest.mark.parametrize(
-    ("code", "expected"), [(0, 0), (1, 1), (137, -9), (139, -11), (143, -15), (128, 128), (255, 255)]
+    ("code", "expected"),
+    [(0, 0), (1, 1), (137, -9), (139, -11), (143, -15), (128, 128), (192, -64), (193, 193), (255, 255)],
 )
 def test_exit_codes_of_signals_are_negative(code, expected):
     assert seen(main=ended(code)).main_container.terminated.exit_code == expected

@@ -19,7 +19,7 @@ from local_submitter import build_request, submit
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 #: `make attack` plays more.
-ROUNDS, RACES = 60, 25
+ROUNDS, RACES = 20, 10
 #: Content of every job folder from the moment it is visible.
 COMPLETE = {"request.json", "plan.json", "payload.json", "status.json", "lock", "code", "logs", "steps", "workspace"}
 

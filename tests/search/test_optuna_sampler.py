@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 from trainer_core.search import optuna_sampler, sampling
 from trainer_core.search.definition import OptunaSampler, RandomSearch
 from trainer_core.search.history import RungReport, SettledTrial
-from trainer_core.search.optuna_sampler import split_history, suggest
+from trainer_core.search.optuna_sampler import suggest
 from trainer_core.search.space import Search, parse_space
 
 SPACE = parse_space(
@@ -40,12 +40,13 @@ def forget_studies():
 
 
 def search(objective, space, algorithm, seed="seed", trials=60, lag=1, direction="minimize"):
-    """Return the settled trials of a search in which all trials complete."""
-    lines, parameters = [], {}
+    """Return the settled trials of a search in which all trials complete, and each starts from those up to its lag."""
+    lines = []
     for trial in range(trials):
-        history, running = split_history(trial, lag, parameters, lines)
-        parameters[trial] = suggest(space, algorithm, seed, trial, history, running, direction)
-        lines.append(settle(trial, parameters[trial], value=objective(parameters[trial])))
+        known = max(0, trial - lag + 1)
+        running = {line.trial: line.parameters for line in lines[known:]}
+        parameters = suggest(space, algorithm, seed, trial, lines[:known], running, direction)
+        lines.append(settle(trial, parameters, value=objective(parameters)))
     return lines
 
 
@@ -142,21 +143,6 @@ def test_to_maximize_is_to_minimize_the_negative_value():
     first = search(loss, SPACE, TPE, trials=12)
     second = search(lambda parameters: -loss(parameters), SPACE, TPE, trials=12, direction="maximize")
     assert [line.parameters for line in first] == [line.parameters for line in second]
-
-
-def test_a_trial_waits_for_all_trials_up_to_its_lag():
-    lines = [settle(number, {}) for number in (0, 1, 3)]
-    assert split_history(5, 3, {}, lines) is None
-    assert split_history(4, 3, {2: {"a": 2}, 3: {"a": 3}}, lines) == (lines[:2], {2: {"a": 2}, 3: {"a": 3}})
-
-
-def test_with_a_lag_the_order_in_which_trials_end_changes_nothing():
-    lines, parameters = search(loss, SPACE, TPE, trials=12, lag=4), {}
-    for line in lines:
-        settled = [line for line in reversed(lines) if line.trial <= max(7, line.trial - 4)]
-        history, running = split_history(line.trial, 4, parameters, settled)
-        parameters[line.trial] = suggest(SPACE, TPE, "seed", line.trial, history, running)
-    assert list(parameters.values()) == [line.parameters for line in lines]
 
 
 def test_a_lost_trial_teaches_nothing_and_a_failed_one_does():

@@ -147,7 +147,8 @@ def test_attempts_of_a_given_name_are_numbered():
 def test_without_an_owner_a_name_that_is_free_is_created():
     request = a_request(name="mine", owner=False)
 
-    assert decide(request, [a_job("Running", request, name="yours", owner_key=None)]) == Decision(Action.CREATE, "mine")
+    decision = decide(request, [a_job("Running", request, name="yours", owner_key=None)])
+    assert (decision.action, decision.name, decision.attempt, decision.differs) == (Action.CREATE, "mine", 0, False)
 
 
 def test_without_an_owner_the_same_request_attaches():

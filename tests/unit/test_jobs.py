@@ -12,16 +12,20 @@ from trainer_core.jobs import (
     Category,
     Diagnosis,
     Event,
+    ObjectiveReport,
     Outcome,
     OwnerReference,
     Progress,
+    RungValue,
     Step,
     TrainJob,
     TrainJobRef,
+    describe_status,
     extract_artifacts,
     extract_metrics,
 )
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
+from trainer_core.tracking.tags import get_run_status
 
 CREATED = datetime(2026, 5, 1, 12, 30, 15, 250000, tzinfo=timezone.utc)
 RUNTIME = Runtime("torch", RuntimeTrainer(TrainerType.CUSTOM_TRAINER, "torch", "", command=("torchrun",)))
@@ -111,7 +115,7 @@ def test_a_job_is_plain_data_with_a_version():
     data = JOB.to_dict()
     assert (data["version"], data["status"], data["runtime"]["kind"]) == (1, "Failed", "ClusterTrainingRuntime")
     assert (data["creation_timestamp"], data["steps"][0]["exit_code"]) == ("2026-05-01T12:30:15.250000Z", -9)
-    unset = {"checkpoint": None, "resumed_from": None}
+    unset = {"checkpoint": None, "resumed_from": None, "objective": None}
     assert data["progress"] == {"step": 3, "total": 10, "metrics": {"loss": 0.5}, **unset}
 
 
@@ -196,3 +200,33 @@ def test_a_result_of_any_shape_is_accepted(result):
 
 def test_artifacts_are_named_uris():
     assert extract_artifacts({"artifacts": {"model": "file:///m", "size": 3}}) == {"model": "file:///m"}
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "words"),
+    [
+        ("Failed", "StoppedEarly: val_loss 0.3 at step 9 is not the best of 2: 0.1", "Stopped early"),
+        ("Failed", "UserCode in node-0: StoppedEarly", "Failed"),
+        ("Failed", None, "Failed"),
+        ("Complete", None, "Complete"),
+    ],
+)
+def test_a_trial_that_was_stopped_early_is_not_shown_as_failed(status, reason, words):
+    assert describe_status(status, reason) == words
+
+
+def test_a_trial_that_was_stopped_early_is_a_finished_run():
+    diagnosis = Diagnosis(category=Category.STOPPED_EARLY, reason="val_loss is not a number")
+    assert get_run_status(Outcome(ref={}, status="Failed", diagnosis=diagnosis)) == "FINISHED"
+
+
+def test_an_outcome_without_a_search_has_no_fields_that_earlier_releases_refuse():
+    data = Outcome(ref={}, status="Failed", diagnosis=Diagnosis(category=Category.DELETED, reason="x")).to_dict()
+    assert not {"objective", "paused_at"} & (data.keys() | data["diagnosis"].keys())
+
+
+def test_the_values_of_a_trial_are_read_back():
+    report = ObjectiveReport(0.5, 3, 0.5, (RungValue(0, 1, None, 7), RungValue(1, 3, 0.5, 9)))
+    diagnosis = Diagnosis(category=Category.STOPPED_EARLY, reason="x", objective=report)
+    outcome = Outcome(ref={}, status="Failed", diagnosis=diagnosis, objective=report, paused_at=3)
+    assert Outcome.from_json(outcome.to_json()) == outcome

@@ -3,65 +3,30 @@
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from status_endpoint import Endpoint
 
+from trainer_core.backends.trainer_v2.parse import parse_job
 from trainer_core.node import progress, trainer_status
 from trainer_core.node.trainer_status import update_trainjob_status
 
 
-class Endpoint(HTTPServer):
-    """Answers like Trainer's status endpoint and keeps what it was sent."""
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answer = 200
-        self.requests = []
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_address[1]}/namespaces/team-a/trainjobs/a-job/status"
-
-    @property
-    def reported(self):
-        return [body["trainerStatus"].get("progressPercentage") for _, _, body in self.requests]
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.requests.append((self.path, self.headers["Authorization"], body))
-        self.send_response(self.server.answer)
-        self.send_header("Location", f"http://127.0.0.1:{self.server.server_address[1]}/elsewhere")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *args):
-        pass
-
-
 @pytest.fixture
 def endpoint(monkeypatch, tmp_path):
-    server = Endpoint()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
     token = tmp_path / "token"
     token.write_text("secret-token\n", encoding="utf-8")
-    monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", server.url)
     monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_TOKEN", str(token))
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with Endpoint().running() as server:
+        monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", server.url)
+        yield server
 
 
 @pytest.fixture(autouse=True)
 def nothing_sent_yet(monkeypatch):
     monkeypatch.setattr(trainer_status, "_last_sent", float("-inf"))
     # However slow the machine is.
-    monkeypatch.setattr(trainer_status, "_INTERVAL", 3600.0)
+    monkeypatch.setattr(trainer_status, "INTERVAL", 3600.0)
     monkeypatch.setattr(trainer_status, "_TIMEOUT", 60.0)
     monkeypatch.delenv("RANK", raising=False)
     yield
@@ -71,10 +36,11 @@ def nothing_sent_yet(monkeypatch):
 def test_progress_reaches_the_status_of_the_job(endpoint):
     assert update_trainjob_status(30, 120, {"loss": 0.5, "phase": "warm-up"}) is True
     ((path, authorization, body),) = endpoint.requests
-    assert (path, authorization) == ("/namespaces/team-a/trainjobs/a-job/status", "Bearer secret-token")
-    assert body["trainerStatus"].pop("lastUpdatedTime").endswith("+00:00")
+    assert (path, authorization) == (endpoint.path, "Bearer secret-token")
+    status = json.loads(body)["trainerStatus"]
+    assert status.pop("lastUpdatedTime").endswith("+00:00")
     metrics = [{"name": "loss", "value": "0.5"}, {"name": "phase", "value": "warm-up"}]
-    assert body["trainerStatus"] == {"progressPercentage": 30, "estimatedRemainingSeconds": 120, "metrics": metrics}
+    assert status == {"progressPercentage": 30, "estimatedRemainingSeconds": 120, "metrics": metrics}
 
 
 def test_progress_reaches_the_followers_too(capsys):
@@ -129,3 +95,31 @@ def test_a_server_that_is_away_does_not_end_the_training(endpoint, monkeypatch):
 def test_a_token_that_is_missing_does_not_end_the_training(endpoint, monkeypatch):
     monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_TOKEN", "/nowhere/token")
     assert update_trainjob_status(30) is False
+
+
+def test_a_report_at_a_rung_of_a_search_is_sent_at_once_and_read_back(endpoint, monkeypatch):
+    settings = {"metric": "loss", "at": [2, 3], "best": "min", "value": "last"}
+    monkeypatch.setenv("TRAINJOB_OBJECTIVE", json.dumps(settings))
+    progress.reset()
+    sent = [update_trainjob_status(step, metrics={"loss": 1 / step}) for step in (1, 2, 3, 4)]
+
+    monkeypatch.delenv("TRAINJOB_OBJECTIVE")
+    progress.reset()
+    assert sent == [True, True, True, False]
+    status = {"trainerStatus": json.loads(endpoint.bodies[-1])["trainerStatus"]}
+    raw = {
+        "metadata": {"name": "a", "namespace": "b", "uid": "c"},
+        "spec": {"runtimeRef": {"name": "r"}},
+        "status": status,
+    }
+    objective = parse_job(raw).progress.objective
+    assert (objective.value, objective.step, objective.best) == (1 / 3, 3, 1 / 3)
+    assert [rung[:3] for rung in objective.rungs] == [(0, 2, 0.5), (1, 3, 1 / 3)]
+    assert parse_job(raw).progress.metrics == {"loss": 1 / 3}
+
+
+@pytest.mark.parametrize("value", ["x", "7", "[1]", "[1, 2, {}]", "[1,2,3]"])
+def test_metrics_of_another_program_with_these_names_are_passed_over(value):
+    metrics = [{"name": "trainjob/objective", "value": value}, {"name": "trainjob/rung-x", "value": value}]
+    raw = {"metadata": {"name": "a"}, "spec": {"runtimeRef": {}}, "status": {"trainerStatus": {"metrics": metrics}}}
+    assert parse_job(raw).progress.objective is None

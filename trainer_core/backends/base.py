@@ -10,15 +10,25 @@ import logging
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, ClassVar
 
-from trainer_core import checkpoint_location, code_location
+from trainer_core import checkpoint_location, code_location, naming
 from trainer_core.backends.follower import Follower, PollingFollower
 from trainer_core.errors import ConflictError, JobNotFoundError, UnsupportedError
-from trainer_core.jobs import RUNNING, Diagnosis, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
+from trainer_core.jobs import (
+    RUNNING,
+    SEARCH_LABEL,
+    Diagnosis,
+    Event,
+    Observation,
+    Outcome,
+    OwnerReference,
+    TrainJob,
+    TrainJobRef,
+)
 from trainer_core.lifecycle import adoption
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
@@ -500,6 +510,24 @@ class Backend(ABC):
     @abstractmethod
     def list_jobs(self) -> list[TrainJob]:
         """Return all TrainJobs, newest first. Logs a warning for one that cannot be read, and leaves it out."""
+
+    def list_search_jobs(
+        self, key: str, known: Container[str]
+    ) -> dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None]:
+        """Return the TrainJobs of a search by name. One whose name is known is not read: its value is None.
+
+        Args:
+            key: Key of the search.
+            known: The names that are known.
+        """
+        label = naming.hash_owner_key(key)
+        names = [job.name for job in self.list_jobs() if job.labels.get(SEARCH_LABEL) == label]
+        found = {}
+        for name in names:
+            with suppress(JobNotFoundError):
+                ref = self.get_ref(name)
+                found[name] = None if name in known else (ref, self.get_request(ref), self.observe(ref))
+        return found
 
     @abstractmethod
     def list_runtimes(self) -> list[Runtime]:

@@ -46,7 +46,7 @@ from trainer_core.jobs import (
     TrainJob,
     TrainJobRef,
     build_complete_outcome,
-    extract_checkpoint,
+    extract_training_state,
 )
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
@@ -331,7 +331,7 @@ def _build_failed_outcome(
         diagnosis=diagnose(Facts(steps=[facts])),
         started_at=started,
         finished_at=_utc_timestamp(),
-        **extract_checkpoint([termination], job.read_progress()),
+        **extract_training_state([termination], job.read_progress()),
     )
 
 

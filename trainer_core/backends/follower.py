@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer_core.backends import job_poller
 from trainer_core.backends.job_poller import JobReader, Subscription
+from trainer_core.change_event import ChangeEvent
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.jobs import Observation, TrainJob, TrainJobRef
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
@@ -32,6 +33,11 @@ class Follower(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    @abstractmethod
+    def changed(self) -> ChangeEvent:
+        """Set when the TrainJob has changed since the last observation, to wait for several followers."""
 
     @abstractmethod
     def next_observation(self, timeout: float) -> Observation:
@@ -72,6 +78,11 @@ class PollingFollower(Follower):
         self._key = (ref, ref.host, progress)
         self._reader = JobReader(partial(backend.observe, ref), read_version, progress)
         self._subscription: Subscription | None = None
+
+    @property
+    def changed(self) -> ChangeEvent:
+        """See `Follower.changed`."""
+        return self._subscribe()[0].changed
 
     def next_observation(self, timeout: float) -> Observation:
         """See `Follower.next_observation`."""

@@ -28,18 +28,13 @@ __all__ = ["JobReader", "PollInterval", "Subscription", "subscribe"]
 
 @dataclass(frozen=True)
 class PollInterval:
-    """Time between two reads of a job. It grows while the job does not change, and with the number of jobs.
+    """Time between two reads of a job. It grows while the job does not change, and with the number of jobs."""
 
-    Attributes:
-        share: The interval as a share of the time since the last change.
-        minimum: Shortest interval, in seconds.
-        maximum: Longest interval, in seconds, unless there are too many jobs.
-        reads_per_second: Limit for all jobs of a scope together.
-    """
-
+    #: The interval as a share of the time since the last change.
     share: float
     minimum: float
     maximum: float
+    #: Limit for all jobs of a scope together.
     reads_per_second: float
 
     def compute(self, unchanged: float, jobs: int) -> float:
@@ -56,17 +51,13 @@ _STOP_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class JobReader:
-    """Reads one job.
-
-    Attributes:
-        observe: Returns the status of the job.
-        read_version: Returns a value that changes whenever the status does, and costs much less to read; None if it
-            cannot be read. Without this function, the job is observed at each poll.
-        progress: Whether the observations must have the latest progress, which the version does not cover.
-    """
+    """Reads one job."""
 
     observe: Callable[[], Observation]
+    #: Returns a value that changes whenever the status does, and costs much less to read; None if it cannot be read.
+    #: Without this function, the job is observed at each poll.
     read_version: Callable[[], Hashable] | None = None
+    #: Whether the observations must have the latest progress, which the version does not cover.
     progress: bool = False
 
 
@@ -122,12 +113,12 @@ class Subscription:
     progress is read, and after a requested read.
     """
 
-    __slots__ = ("__weakref__", "_changed", "_job", "_poller")
+    __slots__ = ("__weakref__", "_job", "_poller", "changed")
 
     def __init__(self, poller: _JobPoller, job: _PolledJob) -> None:
         self._poller = poller
         self._job = job
-        self._changed = ChangeEvent()
+        self.changed = ChangeEvent()
 
     def close(self) -> None:
         """End the subscription. Closing it twice is allowed."""
@@ -144,15 +135,15 @@ class Subscription:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until there is a notification since the last call of `get_observation`."""
-        return self._changed.wait(timeout)
+        return self.changed.wait(timeout)
 
     async def wait_async(self, timeout: float | None = None) -> bool:
         """Do the same without blocking the running event loop."""
-        return await self._changed.wait_async(timeout)
+        return await self.changed.wait_async(timeout)
 
     def get_observation(self) -> Observation:
         """Return the last observation."""
-        self._changed.clear()
+        self.changed.clear()
         result = self._job.result
         if isinstance(result, Observation):
             return result
@@ -166,7 +157,7 @@ class Subscription:
 
     def notify(self) -> None:
         """Wake the subscriber. Called by the poller."""
-        self._changed.set()
+        self.changed.set()
 
 
 class _PolledJob:
@@ -231,7 +222,6 @@ class _JobPoller:
     """Reads the jobs of one scope that have subscriptions, in a thread.
 
     Attributes:
-        thread: The thread.
         wake: Set when a subscription is added or closed, or requests a read.
         has_ended: Whether it has stopped reading.
     """

@@ -35,7 +35,10 @@ _JOB_VARIABLES = frozenset(
         *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
     }
 )
-_JOB_VARIABLE_PREFIXES = (ENV_PREFIX, "PET_", "TORCHELASTIC_")
+_JOB_VARIABLE_PREFIXES = (
+    *(ENV_PREFIX, "PET_", "TORCHELASTIC_"),
+    *("KUBEFLOW_TRAINER_SERVER_", "TRAINJOB_KUBEFLOW_TRAINER_SERVER_"),
+)
 
 
 def start_supervisor(module: str, arguments: Sequence[str], stdin: str) -> subprocess.CompletedProcess[str]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainer_core.backends.follower import Follower
+from trainer_core.change_event import ChangeEvent
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.jobs import (
     CREATED,
@@ -83,6 +84,11 @@ class WatchFollower(Follower):
         self._wants_progress = progress
         #: Of the first observation: only after it a caller may begin to read the log itself.
         self._was_observed = False
+
+    @property
+    def changed(self) -> ChangeEvent:
+        """See `Follower.changed`."""
+        return self._subscription.changed
 
     def next_observation(self, timeout: float) -> Observation:
         """See `Follower.next_observation`."""

@@ -11,7 +11,18 @@ from typing import Annotated, Any
 
 import typer
 
-from trainer_core.cli import create_runtime, doctor, exit_codes, jobs, lint, migrate, runtimes, submit, tracking
+from trainer_core.cli import (
+    create_runtime,
+    doctor,
+    exit_codes,
+    jobs,
+    lint,
+    migrate,
+    runtimes,
+    search,
+    submit,
+    tracking,
+)
 from trainer_core.cli.options import GlobalOptions, move_global_options
 from trainer_core.errors import TrainerError
 from trainer_core.text import shorten
@@ -27,6 +38,7 @@ app = typer.Typer(
 )
 submit.register(app)
 jobs.register(app)
+search.register(app)
 create_runtime.register(runtimes.group)
 app.add_typer(runtimes.group, name="runtimes")
 doctor.register(app)

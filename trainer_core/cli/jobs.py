@@ -12,14 +12,24 @@ from urllib.parse import unquote
 
 import typer
 
-from trainer_core import job_table, pending_cancellations, validation
+from trainer_core import job_table, naming, pending_cancellations, validation
 from trainer_core.cli import exit_codes
 from trainer_core.cli.output import OutputFormat, OutputOption, format_time, print_json, print_table
 from trainer_core.cli.submit import print_job, wait_and_print
 from trainer_core.client import TrainerClient
 from trainer_core.config import ClusterConfig
 from trainer_core.errors import InvalidRequestError, JobEndedError, JobNotFoundError
-from trainer_core.jobs import COMPLETE, FAILED, KFP_RUN_LABEL, STATUSES, TrainJob, TrainJobRef
+from trainer_core.jobs import (
+    COMPLETE,
+    FAILED,
+    KFP_RUN_LABEL,
+    SEARCH_LABEL,
+    SEARCH_RECORD_LABEL,
+    STATUSES,
+    TrainJob,
+    TrainJobRef,
+    describe_status,
+)
 from trainer_core.k8s import kfp_runs
 from trainer_core.logs import merge_streams
 from trainer_core.text import format_size
@@ -72,6 +82,9 @@ def list_jobs(
             help="List TrainJobs with this status: Created, Running, Suspended, Complete, Failed; repeatable."
         ),
     ] = None,
+    search: Annotated[
+        str | None, typer.Option(metavar="NAME", help="List the TrainJobs of a hyperparameter search.")
+    ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the TrainJobs, newest first."""
@@ -80,7 +93,8 @@ def list_jobs(
     first = _parse_time(since) if since else None
     client = _get_client(context)
     wanted = {_check_status(each) for each in status or STATUSES}
-    jobs = [job for job in client.list_jobs() if job.status in wanted]
+    found = [job for job in client.list_jobs(labels=_build_search_label(search)) if job.status in wanted]
+    jobs = [job for job in found if SEARCH_RECORD_LABEL not in job.labels]
     jobs = [job for job in jobs if first is None or job.creation_timestamp >= first]
     if sort is None:
         jobs = jobs[:limit]
@@ -103,14 +117,21 @@ def list_jobs(
 
 def compare(
     context: typer.Context,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of two or more TrainJobs.")],
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME...", help="Names of two or more TrainJobs.")
+    ] = None,
+    search: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Compare the trials of a hyperparameter search.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also print what is equal.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Print in what TrainJobs differ: function, code, files, arguments, packages, metrics, duration and more."""
-    if len(names) < 2:
-        raise InvalidRequestError(f"one TrainJob cannot be compared; name another one beside {names[0]!r}")
     client = _get_client(context)
+    names = [*(names or ()), *_list_trials(client, search)]
+    if len(names) < 2:
+        given = repr(names[0]) if names else "none"
+        raise InvalidRequestError(f"one TrainJob cannot be compared; name another one beside {given}, or a search")
     details = [job_table.read_details(client, name) for name in names]
     rows = job_table.compare_rows([job_table.build_row(each) for each in details], everything)
     rows.update(job_table.compare_files(details))
@@ -128,7 +149,8 @@ def get(context: typer.Context, name: NameArgument, output: OutputOption = Outpu
     if output is OutputFormat.JSON:
         print_json({**job.to_dict(), "outcome": outcome.to_dict() if outcome else None})
         return
-    row = (job.name, job.status, job.runtime.name, format_time(job.creation_timestamp), job.reason)
+    status = describe_status(job.status, job.reason)
+    row = (job.name, status, job.runtime.name, format_time(job.creation_timestamp), job.reason)
     print_table(("NAME", "STATUS", "RUNTIME", "CREATED", "REASON"), [row])
     print()
     columns = job_table.build_row(details)
@@ -422,6 +444,18 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
     return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _build_search_label(name: str | None) -> dict[str, str] | None:
+    """Return the label of the TrainJobs of a search, by its name or key."""
+    if name is None:
+        return None
+    return {SEARCH_LABEL: naming.hash_owner_key(name if "/" in name else f"search/{name}")}
+
+
+def _list_trials(client: TrainerClient, search: str | None) -> list[str]:
+    jobs = client.list_jobs(labels=_build_search_label(search)) if search else []
+    return [job.name for job in reversed(jobs) if SEARCH_RECORD_LABEL not in job.labels]
 
 
 def _get_client(context: typer.Context) -> TrainerClient:

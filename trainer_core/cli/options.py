@@ -19,15 +19,9 @@ __all__ = ["GlobalOptions", "move_global_options", "parse_key_values", "parse_op
 
 @dataclass
 class GlobalOptions:
-    """Options for all subcommands.
+    """Options for all subcommands."""
 
-    Attributes:
-        backend: Name of the backend; None for ``TRAINJOB_BACKEND``, or ``local`` if it is not set.
-        home: State folder of the local backend.
-        namespace: Namespace of a cluster backend.
-        context: Context of the kubeconfig, for a cluster backend.
-    """
-
+    #: Name of the backend; None for ``TRAINJOB_BACKEND``, or ``local`` if it is not set.
     backend: str | None = None
     home: str | None = None
     namespace: str | None = None

@@ -15,7 +15,7 @@ from trainer_core.client import waiting
 from trainer_core.client.runs import JobRuns, TrackedRun
 from trainer_core.config import BackendConfig, ClusterConfig, LocalProcessBackendConfig, config_from_dict
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError
-from trainer_core.jobs import Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
+from trainer_core.jobs import SEARCH_RECORD_LABEL, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
 from trainer_core.lifecycle import adoption
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from trainer_core.request_builder import Option, Trainer
     from trainer_core.runtimes import Runtime
     from trainer_core.saved_checkpoints import SavedCheckpoint
+    from trainer_core.search.driver import SearchState
+    from trainer_core.search.results import OptimizationJob, Result, SearchOutcome
+    from trainer_core.search.searches import Searches
+    from trainer_core.template import TrainJobTemplate
     from trainer_core.tracking.model_registry import Promotion
     from trainer_core.tracking.reporter import EndedRun
     from trainer_core.tracking.server import MlflowServer
@@ -410,6 +414,8 @@ class TrainerClient:
             jobs = self.backend.list_jobs_by_labels(wanted)
         else:
             jobs = [job for job in self.backend.list_jobs() if wanted.items() <= job.labels.items()]
+        if not wanted:  # A record of a search trains nothing.
+            jobs = [job for job in jobs if SEARCH_RECORD_LABEL not in job.labels]
         return [job for job in jobs if runtime is None or job.runtime.name == runtime.name]
 
     def get_job(self, name: str | TrainJobRef) -> TrainJob:
@@ -753,6 +759,175 @@ class TrainerClient:
             UnsupportedError: The backend does not run on Kubernetes.
         """
         return self.backend.set_owner(self.get_job_ref(job), kind, owner, labels or {}, only_with or {})
+
+    @property
+    def searches(self) -> Searches:
+        """The hyperparameter searches of this client, for orchestrators."""
+        from trainer_core.search.searches import Searches  # Only for searches.
+
+        return Searches(self)
+
+    def optimize(
+        self,
+        trial_template: TrainJobTemplate | Mapping[str, Any],
+        *,
+        search_space: Mapping[str, Any],
+        objectives: Sequence[Any] | None = None,
+        trial_config: Any = None,
+        algorithm: Any = None,
+        stop: Any = None,
+        options: Sequence[Option] | None = None,
+        owner: Owner | None = None,
+    ) -> str:
+        """Start a hyperparameter search and return its name. The same call again continues it.
+
+        It starts the first trials and returns. The search moves on while a process waits for it; running trials go on
+        without one.
+
+        Example:
+            ```python
+            name = client.optimize(
+                TrainJobTemplate(trainer=CustomTrainer(func=train), runtime="python"),
+                search_space={"lr": Search.loguniform(1e-4, 1e-1), "batch": Search.choice([16, 32])},
+                objectives=[Objective("val_loss")],
+                trial_config=TrialConfig(num_trials=20, parallel_trials=4),
+                options=[Name("tune")],
+            )
+            outcome = client.wait_for_search(name)
+            ```
+
+        Args:
+            trial_template: The TrainJob of each trial, without the parameters: a template, or a dict of the arguments
+                of `train`.
+            search_space: Distributions by the name of the parameter: an argument of the function, a field of the
+                recipe, or a variable of the image. See `Search`.
+            objectives: The metric by which trials are compared, and further ones that are collected. None (the
+                default) minimizes ``loss``.
+            trial_config: The limits. None (the default) for ten trials, one after the other.
+            algorithm: How parameters are chosen: `RandomSearch` (the default), `GridSearch` or `OptunaSampler`.
+            stop: The rule by which losers end early: `Asha` or `MedianStop`. None (the default) ends none.
+            options: As in `train`, for each trial. `Name` is the name of the search.
+            owner: What the search belongs to, such as a task of a DAG run. None: it is identified by its name.
+
+        Raises:
+            ValueError: An argument is invalid. Nothing was created.
+            ConflictError: A search of this name exists with another definition; the message names the fields.
+        """
+        from trainer_core.search.definition import SearchDefinition  # Only for searches.
+
+        definition = SearchDefinition.parse(search_space, objectives, trial_config, algorithm, stop)
+        return self.searches.start(trial_template, definition, options, owner)
+
+    def wait_for_search(
+        self,
+        name: str,
+        timeout: float | None = None,
+        on_change: Callable[[SearchState], None] | None = None,
+    ) -> SearchOutcome:
+        """Drive a search until it has ended, and return how it ended.
+
+        Args:
+            name: Name of the search.
+            timeout: Maximum time to wait, in seconds. None (the default) for no limit.
+            on_change: Called with the state of the search after each change. None (the default) for none.
+
+        Raises:
+            JobNotFoundError: The search does not exist.
+            WaitTimeoutError: It has not ended within the timeout. Its trials go on.
+        """
+        return self.searches.wait(name, timeout, on_change)
+
+    def get_optimization_job(self, name: str) -> OptimizationJob:
+        """Return a search with its trials.
+
+        Args:
+            name: Name of the search.
+
+        Raises:
+            JobNotFoundError: The search does not exist.
+        """
+        return self.searches.get(name)
+
+    def list_optimization_jobs(self) -> list[OptimizationJob]:
+        """Return all searches, newest first."""
+        return self.searches.list_all()
+
+    def wait_for_optimization_job_status(
+        self,
+        name: str,
+        status: set[str] = {"Complete"},  # noqa: B006 - the reference's signature; never changed here
+        timeout: int = 3600,
+        polling_interval: int = 2,
+        callbacks: list[Callable[[OptimizationJob], None]] | None = None,
+    ) -> OptimizationJob:
+        """Drive a search until it has one of the statuses, and return it.
+
+        Args:
+            name: Name of the search.
+            status: Any of ``Created``, ``Running``, ``Complete``, ``Failed``. Default ``{"Complete"}``.
+            timeout: Maximum time to wait, in seconds. Default 3600.
+            polling_interval: Not used: changes are noticed when they happen.
+            callbacks: Called with the search after each change. None (the default) for none.
+
+        Raises:
+            ValueError: An argument is invalid.
+            RuntimeError: The search ended with another status.
+            WaitTimeoutError: It has none of the statuses within the timeout. Its trials go on.
+        """
+        return self.searches.wait_for_status(name, status, timeout, callbacks or [])
+
+    def get_best_results(self, name: str) -> Result | None:
+        """Return the parameters and metrics of the best trial so far; None while none has a value.
+
+        Args:
+            name: Name of the search.
+
+        Raises:
+            JobNotFoundError: The search does not exist.
+        """
+        return self.searches.get_best(name)
+
+    def get_optimization_job_logs(
+        self, name: str, trial_name: str | None = None, follow: bool = False
+    ) -> Iterator[str]:
+        """Yield the log lines of a trial.
+
+        Args:
+            name: Name of the search.
+            trial_name: Number of the trial, or name of its TrainJob. None (the default) for the best one so far.
+            follow: True yields new lines until the trial has ended. Default False.
+
+        Raises:
+            JobNotFoundError: The search or the trial does not exist.
+        """
+        return self.searches.logs(name, trial_name, follow)
+
+    def get_optimization_job_events(self, name: str) -> list[Event]:
+        """Return the events of the TrainJobs of a search, oldest first.
+
+        Args:
+            name: Name of the search.
+
+        Raises:
+            JobNotFoundError: The search does not exist.
+        """
+        return self.searches.events(name)
+
+    def cancel_optimization_job(self, name: str) -> None:
+        """End a search and its trials permanently, and keep what they left. Succeeds if it does not exist.
+
+        Args:
+            name: Name of the search.
+        """
+        self.searches.cancel(name)
+
+    def delete_optimization_job(self, name: str) -> None:
+        """End a search and delete its TrainJobs. Succeeds if it does not exist.
+
+        Args:
+            name: Name of the search.
+        """
+        self.searches.delete(name)
 
     def _find_ref(self, job: str | TrainJobRef) -> TrainJobRef | None:
         try:

@@ -20,27 +20,19 @@ ROLES = ("dataset", "model")
 
 @dataclass(frozen=True)
 class FetchSettings:
-    """What to fetch, and with which credentials.
+    """What to fetch, and with which credentials."""
 
-    Attributes:
-        role: ``dataset`` or ``model``.
-        uri: ``scheme://…``.
-        ignore: Glob patterns of files to leave out.
-        link: Create symbolic links to the source's files instead of copies; ``file://`` only.
-        access_token: Token of the HuggingFace Hub.
-        endpoint: URL of S3-compatible storage; None for AWS.
-        access_key_id: None for the credentials that botocore finds where the step runs.
-        secret_access_key: Belongs to ``access_key_id``.
-        region: Region of the bucket; None to detect it.
-        role_arn: Role to assume.
-    """
-
+    #: ``dataset`` or ``model``.
     role: str
     uri: str
     ignore: tuple[str, ...] = ()
+    #: Create symbolic links to the source's files instead of copies; ``file://`` only.
     link: bool = False
+    #: Token of the HuggingFace Hub.
     access_token: str | None = field(default=None, repr=False)
+    #: URL of S3-compatible storage; None for AWS.
     endpoint: str | None = None
+    #: None for the credentials that botocore finds where the step runs.
     access_key_id: str | None = field(default=None, repr=False)
     secret_access_key: str | None = field(default=None, repr=False)
     region: str | None = None

@@ -40,16 +40,13 @@ class FetchError(Exception):
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file of a source.
+    """One file of a source."""
 
-    Attributes:
-        path: Path inside the folder: relative, with ``/``, without ``..``.
-        size: Bytes.
-        tag: Differs if the content differs: an ETag, a blob id or a modification time.
-    """
-
+    #: Path inside the folder: relative, with ``/``, without ``..``.
     path: str
+    #: Bytes.
     size: int
+    #: Differs if the content differs: an ETag, a blob id or a modification time.
     tag: str = ""
 
     def __post_init__(self) -> None:
@@ -60,14 +57,11 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The files of a source at one moment.
+    """The files of a source at one moment."""
 
-    Attributes:
-        identity: The URI with its revision, and everything else that selects the content.
-        files: The files to fetch, without ignored ones.
-    """
-
+    #: The URI with its revision, and everything else that selects the content.
     identity: str
+    #: The files to fetch, without ignored ones.
     files: tuple[SourceFile, ...]
 
     def __post_init__(self) -> None:
@@ -99,7 +93,7 @@ class FetchProgress(Protocol):
         """Start the fetch."""
 
     def advance(self, size: int, files: int = 0) -> None:
-        """Add to the bytes in place and to the complete files."""
+        """Add to the bytes in place, negative if some are fetched again, and to the complete files."""
 
     def end(self) -> None:
         """End the fetch: all files are in place, or it has failed."""

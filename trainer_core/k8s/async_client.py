@@ -34,18 +34,13 @@ _WATCH_SECONDS = 300
 
 @dataclass(frozen=True)
 class ResourceCollection:
-    """Objects to list and watch.
-
-    Attributes:
-        resource: Their resource.
-        namespace: Their namespace.
-        label_selector: Label selector; empty for all objects.
-        field_selector: Field selector; empty for all objects.
-    """
+    """Objects to list and watch."""
 
     resource: ApiResource
     namespace: str
+    #: Label selector; empty for all objects.
     label_selector: str = ""
+    #: Field selector; empty for all objects.
     field_selector: str = ""
 
     def build_query(self, **parameters: str) -> dict[str, str]:

@@ -29,18 +29,14 @@ class Stream(IntFlag):
 
 @dataclass(frozen=True)
 class WatchTarget:
-    """The jobs to watch, and the part of each object to keep.
-
-    Attributes:
-        resource: Resource of the jobs.
-        pod_label: Label of a pod whose value is the name of its job.
-        transform_job: Job object → the comparable part of it to keep; None for an object to ignore.
-        transform_pod: Pod object → the comparable part of it to keep.
-    """
+    """The jobs to watch, and the part of each object to keep."""
 
     resource: ApiResource
+    #: Label of a pod whose value is the name of its job.
     pod_label: str
+    #: Job object → the comparable part of it to keep; None for an object to ignore.
     transform_job: Callable[[RawObject], Any]
+    #: Pod object → the comparable part of it to keep.
     transform_pod: Callable[[RawObject], Any]
 
 
@@ -51,8 +47,8 @@ class CachedJob:
         job: Result of `WatchTarget.transform_job`; None if the job does not exist.
         uid: ``metadata.uid`` of the job; empty if it does not exist.
         version: resourceVersion of this state; 0 if the job has not been listed yet.
-        pods: By pod name: resourceVersion, and the result of `WatchTarget.transform_pod`. That result is None for a
-            pod that was deleted but may still appear in a list that is under way.
+        pods: By pod name: resourceVersion, and the result of `WatchTarget.transform_pod`. That result is None for a pod
+            that was deleted but may still appear in a list that is under way.
         pods_list_version: resourceVersion of the last list of the pods; pods missing from it do not exist.
     """
 
@@ -72,11 +68,7 @@ class CachedJob:
 
 
 class JobCache:
-    """Jobs by name. Holds only the jobs added to `jobs`; events of other jobs are ignored.
-
-    Attributes:
-        jobs: The cached jobs by name.
-    """
+    """Jobs by name. Holds only the jobs added to `jobs`; events of other jobs are ignored."""
 
     def __init__(self, target: WatchTarget) -> None:
         self.jobs: dict[str, CachedJob] = {}

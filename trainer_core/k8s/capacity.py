@@ -80,32 +80,24 @@ _TEXTS = {
 
 @dataclass(frozen=True)
 class SchedulingLimits:
-    """How long a pod may wait for a reason that nothing explains.
+    """How long a pod may wait for a reason that nothing explains."""
 
-    Attributes:
-        now: Time of the API server.
-        grace: Seconds.
-    """
-
+    #: Time of the API server.
     now: datetime
+    #: Seconds.
     grace: float
 
 
 @dataclass(frozen=True)
 class WaitingPod:
-    """A pod without a Kubernetes node.
-
-    Attributes:
-        name: Its name.
-        reason: Reason of `PodScheduled=False`; empty if only an event is known.
-        message: Message of the condition or event.
-        since: When it was first not scheduled.
-        scheduler: `spec.schedulerName`.
-    """
+    """A pod without a Kubernetes node."""
 
     name: str
+    #: Reason of `PodScheduled=False`; empty if only an event is known.
     reason: str = ""
+    #: Message of the condition or event.
     message: str = ""
+    #: When it was first not scheduled.
     since: datetime | None = None
     scheduler: str = ""
 

@@ -42,22 +42,18 @@ _MAX_RETRY_AFTER_SECONDS = 20
 
 @dataclass(frozen=True)
 class PodLogOptions:
-    """Options of the `pods/log` subresource.
+    """Options of the `pods/log` subresource."""
 
-    Attributes:
-        container: Name of the container; None if the pod has only one.
-        follow: Stream until the container ends.
-        previous: Read the log of the container before its last restart.
-        timestamps: Prefix each line with its time.
-        since_time: Only lines at or after this RFC 3339 time; the server truncates it to seconds.
-        tail_lines: Only this many lines from the end.
-    """
-
+    #: Name of the container; None if the pod has only one.
     container: str | None = None
     follow: bool = False
+    #: Read the log of the container before its last restart.
     previous: bool = False
+    #: Prefix each line with its time.
     timestamps: bool = False
+    #: Only lines at or after this RFC 3339 time; the server truncates it to seconds.
     since_time: str | None = None
+    #: Only this many lines from the end.
     tail_lines: int | None = None
 
     def build_query(self) -> dict[str, str]:
@@ -277,28 +273,21 @@ class ApiClient:
 
 @dataclass(frozen=True)
 class _Request:
-    """One HTTP request.
-
-    Attributes:
-        method: HTTP method.
-        path: Path below the server's address.
-        task: What the request does, as an infinitive for error messages.
-        resource: Resource of the objects; None for other paths.
-        query: Query parameters; empty values are left out.
-        body: JSON object to send.
-        content_type: Media type of the body.
-        repeatable: Whether sending the request twice has the same effect as sending it once.
-        read_timeout: Seconds without data after which the request fails.
-    """
+    """One HTTP request."""
 
     method: str
     path: str
+    #: What the request does, as an infinitive for error messages.
     task: str
+    #: Resource of the objects; None for other paths.
     resource: ApiResource | None = None
+    #: Query parameters; empty values are left out.
     query: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
     content_type: str = _JSON
+    #: Whether sending the request twice has the same effect as sending it once.
     repeatable: bool = True
+    #: Seconds without data after which the request fails.
     read_timeout: float = READ_SECONDS
 
 

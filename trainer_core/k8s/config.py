@@ -80,18 +80,14 @@ class InClusterConfig:
 
 @dataclass(frozen=True)
 class LoadedClientConfig:
-    """A loaded client configuration.
+    """A loaded client configuration."""
 
-    Attributes:
-        configuration: A copy of a ``kubernetes.client.Configuration``, or an `InClusterConfig`.
-        namespace: Namespace of the kubeconfig's context or of the pod; None if there is none.
-        origin: Where it was loaded from; equal for equal credentials.
-        reloadable: Whether loading it again can return newer credentials.
-    """
-
+    #: A copy of a ``kubernetes.client.Configuration``, or an `InClusterConfig`.
     configuration: Any
     namespace: str | None
+    #: Where it was loaded from; equal for equal credentials.
     origin: Hashable
+    #: Whether loading it again can return newer credentials.
     reloadable: bool = True
 
 

@@ -91,12 +91,7 @@ class SilentWatchError(StreamInterruptedError):
 
 
 class ForbiddenError(BackendUnavailableError):
-    """RBAC denies the request.
-
-    Attributes:
-        verb: The denied verb, such as ``list``; empty if the server does not name it.
-        resource: The resource, such as ``pods/log``; empty if the server does not name it.
-    """
+    """RBAC denies the request."""
 
     transient = False
 
@@ -120,24 +115,17 @@ class ApiNotServedError(BackendUnavailableError):
 
 @dataclass(frozen=True)
 class _Refusal:
-    """A response other than success.
-
-    Attributes:
-        status: HTTP status.
-        task: What the request was to do, such as ``create TrainJob 'x' in namespace 'team'``.
-        resource: Resource of the request.
-        reason: ``reason`` of the Status object; empty if the body is not one.
-        text: The server's message, in one line.
-        details: ``details`` of the Status object.
-        retry_after: Seconds after which the server asks to retry.
-    """
+    """A response other than success."""
 
     status: int
+    #: What the request was to do, such as ``create TrainJob 'x' in namespace 'team'``.
     task: str
     resource: ApiResource | None
+    #: ``reason`` of the Status object; empty if the body is not one.
     reason: str
     text: str
     details: Mapping[str, Any]
+    #: Seconds after which the server asks to retry.
     retry_after: float | None
 
     def format_message(self, advice: str) -> str:

@@ -36,30 +36,22 @@ _NEVER = datetime.min.replace(tzinfo=timezone.utc)
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """The fields of a Kubernetes event that job status and failure detection use.
+    """The fields of a Kubernetes event that job status and failure detection use."""
 
-    Attributes:
-        object_kind: Kind of the regarding object (`involvedObject.kind`).
-        object_name: Name of that object.
-        object_uid: UID of that object; empty if the event has none.
-        reason: Machine-readable reason, such as `FailedScheduling`.
-        message: Human-readable message, as one line.
-        timestamp: When the event last occurred.
-        type: `Normal` or `Warning`.
-        count: Number of occurrences.
-        first_timestamp: When it first occurred; None for `timestamp`.
-        component: What reports it, such as `default-scheduler` or `karpenter`.
-    """
-
+    #: Kind of the regarding object (`involvedObject.kind`).
     object_kind: str
     object_name: str
+    #: UID of that object; empty if the event has none.
     object_uid: str
     reason: str
     message: str
     timestamp: datetime
+    #: `Normal` or `Warning`.
     type: str = "Normal"
     count: int = 1
+    #: When it first occurred; None for `timestamp`.
     first_timestamp: datetime | None = None
+    #: What reports it, such as `default-scheduler` or `karpenter`.
     component: str = ""
 
     @property

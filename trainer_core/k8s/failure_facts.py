@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer_core.jobs import Category, PendingFailure, extract_checkpoint
+from trainer_core.jobs import Category, PendingFailure, extract_training_state
 from trainer_core.k8s import failure_reasons
 from trainer_core.k8s.capacity import SCHEDULING_EVENT, SchedulingLimits, WaitingPod, explain_waiting
 from trainer_core.k8s.events import EventRecord
@@ -77,16 +77,13 @@ _REPLACED = (Category.PREEMPTED, Category.NODE_LOST)
 
 @dataclass(frozen=True)
 class _Finding:
-    """A problem of a job.
+    """A problem of a job."""
 
-    Attributes:
-        facts: Facts for the diagnosis.
-        grace: Seconds that the problem may last; None for no limit.
-        ended: Whether a step has ended because of it.
-    """
-
+    #: Facts for the diagnosis.
     facts: Facts
+    #: Seconds that the problem may last; None for no limit.
     grace: float | None
+    #: Whether a step has ended because of it.
     ended: bool = False
 
     @property
@@ -284,7 +281,7 @@ def _build_crash(
 
 def _saved_checkpoint(termination: ContainerTermination, tail: Sequence[str]) -> bool:
     """Return whether a run saved a checkpoint after that from which it was resumed: the next one gets further."""
-    steps = extract_checkpoint([parse_record(termination.message)], find_last_progress(reversed(tail)))
+    steps = extract_training_state([parse_record(termination.message)], find_last_progress(reversed(tail)))
     return (steps.get("checkpoint") or 0) > (steps.get("resumed_from") or 0)
 
 

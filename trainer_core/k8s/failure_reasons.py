@@ -100,19 +100,15 @@ _NODE_LOST = {
 
 @dataclass(frozen=True)
 class BlockingReason:
-    """A reason why a job cannot run.
+    """A reason why a job cannot run."""
 
-    Attributes:
-        fact: Field of `diagnosis.Facts` that it sets.
-        text: Explanation in one line.
-        grace: Seconds that it may last before the job counts as failed; None for no limit.
-        transient: Whether it may disappear without a change, so that a retry can help, although its category is not
-            retryable.
-    """
-
+    #: Field of `diagnosis.Facts` that it sets.
     fact: Literal["image_error", "infrastructure_error", "rejected", "unschedulable"]
+    #: Explanation in one line.
     text: str
+    #: Seconds that it may last before the job counts as failed; None for no limit.
     grace: float | None
+    #: Whether it may disappear without a change, so that a retry can help, although its category is not retryable.
     transient: bool = False
 
 

@@ -115,17 +115,14 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True)
 class JobSnapshot:
-    """Cached state of a job.
+    """Cached state of a job."""
 
-    Attributes:
-        job: Result of `WatchTarget.transform_job`; None if the job does not exist, or has another uid.
-        pods: Results of `WatchTarget.transform_pod`, sorted by pod name; None if RBAC denies access to pods.
-        error: Why the state may be out of date: the watch has failed for a while, or RBAC denies it. `job` and `pods`
-            are then the last known state, and a `job` of None does not mean that the job does not exist.
-    """
-
+    #: Result of `WatchTarget.transform_job`; None if the job does not exist, or has another uid.
     job: Any
+    #: Results of `WatchTarget.transform_pod`, sorted by pod name; None if RBAC denies access to pods.
     pods: tuple[Any, ...] | None
+    #: Why the state may be out of date: the watch has failed for a while, or RBAC denies it. `job` and `pods` are then
+    #: the last known state, and a `job` of None does not mean that the job does not exist.
     error: TrainerError | None
 
 
@@ -136,11 +133,10 @@ class Subscription:
     but one notification may stand for several changes.
 
     Attributes:
-        name: Name of the job.
         uid: uid of the job; empty for any job of this name.
     """
 
-    __slots__ = ("_changed", "_informer", "name", "uid", "unlisted_streams")
+    __slots__ = ("_informer", "changed", "name", "uid", "unlisted_streams")
 
     def __init__(self, informer: JobInformer, name: str, uid: str) -> None:
         self.name = name
@@ -148,7 +144,7 @@ class Subscription:
         #: The streams that the cache has not listed since this subscription began. Written by the informer.
         self.unlisted_streams = _BOTH_STREAMS
         self._informer = informer
-        self._changed = ChangeEvent()
+        self.changed = ChangeEvent()
 
     def __enter__(self) -> Self:
         return self
@@ -162,17 +158,17 @@ class Subscription:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until the state has changed since the last snapshot."""
-        return self._changed.wait(timeout)
+        return self.changed.wait(timeout)
 
     async def wait_async(self, timeout: float | None = None) -> bool:
         """Do the same without blocking the running event loop."""
-        return await self._changed.wait_async(timeout)
+        return await self.changed.wait_async(timeout)
 
     def snapshot(self) -> JobSnapshot | None:
         """Return the cached state; None if neither the state nor an error is known yet."""
         informer = self._informer
         with informer.lock:
-            self._changed.clear()
+            self.changed.clear()
             if self.unlisted_streams and informer.error is None:
                 return None
             entry = informer.cache.jobs.get(self.name)
@@ -187,18 +183,15 @@ class Subscription:
 
     def notify(self) -> None:
         """Wake the subscriber. Called by the informer, which holds its lock."""
-        self._changed.set()
+        self.changed.set()
 
 
 @dataclass(frozen=True)
 class ListScope:
-    """What a list covers, recorded when it begins: cached jobs, and subscriptions that it brings up to date.
-
-    Attributes:
-        newest: Highest resourceVersion that was known when the list began: the list itself is not older.
-    """
+    """What a list covers, recorded when it begins: cached jobs, and subscriptions that it brings up to date."""
 
     stream: Stream
+    #: Highest resourceVersion that was known when the list began: the list itself is not older.
     newest: int
     jobs: Mapping[str, CachedJob]
     subscriptions: Sequence[Subscription]

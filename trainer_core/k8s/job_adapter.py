@@ -23,28 +23,25 @@ def _accept_every_object(raw: RawObject) -> bool:
 
 @dataclass(frozen=True)
 class WorkloadAdapter:
-    """How the jobs of one backend are stored in the cluster.
+    """How the jobs of one backend are stored in the cluster."""
 
-    Attributes:
-        pod_labels: The resources of jobs, the primary one first; each with the label of a pod that names its job.
-        parse_job: Job object → its state.
-        build_suspend_patch: Job, and whether to suspend it → merge patch.
-        build_event_name_patterns: Job → patterns of the names of its child objects by kind; their events are the job's.
-        parse_pod: Pod object → its state.
-        shared_resources: Resources whose objects other tools create as well; only those with our label are jobs.
-        foreground_resources: Resources whose objects are deleted with ``propagationPolicy: Foreground``.
-        is_job: Whether an object of these resources is a job; others, such as templates, are ignored.
-        owned_resources: Resources of which the controller creates an object with the name of each job.
-    """
-
+    #: The resources of jobs, the primary one first; each with the label of a pod that names its job.
     pod_labels: Mapping[ApiResource, str]
+    #: Job object → its state.
     parse_job: Callable[[RawObject], JobState]
+    #: Job, and whether to suspend it → merge patch.
     build_suspend_patch: Callable[[JobState, bool], dict[str, Any]]
+    #: Job → patterns of the names of its child objects by kind; their events are the job's.
     build_event_name_patterns: Callable[[JobState], Mapping[str, re.Pattern[str]]]
+    #: Pod object → its state.
     parse_pod: Callable[[RawObject], PodState] = pod_state.parse_pod
+    #: Resources whose objects other tools create as well; only those with our label are jobs.
     shared_resources: frozenset[ApiResource] = frozenset()
+    #: Resources whose objects are deleted with ``propagationPolicy: Foreground``.
     foreground_resources: frozenset[ApiResource] = frozenset()
+    #: Whether an object of these resources is a job; others, such as templates, are ignored.
     is_job: Callable[[RawObject], bool] = _accept_every_object
+    #: Resources of which the controller creates an object with the name of each job.
     owned_resources: tuple[ApiResource, ...] = ()
 
     @property

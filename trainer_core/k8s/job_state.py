@@ -47,15 +47,9 @@ _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition of a job whose status is True.
+    """A condition of a job whose status is True."""
 
-    Attributes:
-        type: `Suspended`, `Complete` or `Failed`.
-        reason: Machine-readable reason.
-        message: Human-readable message, as one line.
-        last_transition_time: When the condition became True.
-    """
-
+    #: `Suspended`, `Complete` or `Failed`.
     type: str
     reason: str
     message: str
@@ -64,13 +58,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedJobStatus:
-    """Status of one replicated job of a JobSet.
-
-    Attributes:
-        name: Name of the replicated job.
-        ready: Number of ready child Jobs.
-        succeeded: Number of succeeded child Jobs.
-    """
+    """Status of one replicated job of a JobSet."""
 
     name: str
     ready: int
@@ -79,37 +67,7 @@ class ReplicatedJobStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """State of a job object, without its request.
-
-    Attributes:
-        backend: Name of the backend.
-        kind: Kind of the object, such as `TrainJob`.
-        name: `metadata.name`.
-        namespace: `metadata.namespace`.
-        uid: `metadata.uid`.
-        creation_timestamp: `metadata.creationTimestamp`.
-        suspend: Whether the spec asks for suspension.
-        cancelled_at: When the job was cancelled through this library; None if it was not.
-        labels: Labels of the object.
-        annotations: Annotations of the object, without the large ones.
-        deletion_timestamp: `metadata.deletionTimestamp`.
-        queue_name: Kueue queue of the job.
-        conditions: Conditions whose status is True.
-        replicated_jobs: Status of each replicated job.
-        progress: Progress that training reported to the controller (`status.trainerStatus`).
-        runtime_name: Name of the runtime; empty if the job has none.
-        runtime_kind: Kind of the runtime.
-        num_nodes: Number of nodes that the job requests; None for the runtime's default.
-        device: Device type and count that the job requests per node, as ``("gpu", "2")``.
-        initializers: Initializer steps that the job itself names.
-        fetched_uris: For an initialize-only job, the ``pvc://`` URI of each role (dataset, model).
-        active_deadline_seconds: `spec.activeDeadlineSeconds`.
-        start_within: Seconds within which all pods must have a node; None for no limit.
-        resumed_at: When the job was last resumed; None if it never was.
-        expects_restarts: Whether the job is restarted until its controller ends it, however often it crashes.
-        completes_with_first_node: Whether the controller sets Complete when the first node succeeds, while other
-            nodes may still run.
-    """
+    """State of a job object, without its request."""
 
     backend: str
     kind: str
@@ -118,24 +76,37 @@ class JobState:
     uid: str
     creation_timestamp: datetime
     suspend: bool
+    #: When the job was cancelled through this library; None if it was not.
     cancelled_at: datetime | None
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     deletion_timestamp: datetime | None
     queue_name: str | None = None
+    #: Conditions whose status is True.
     conditions: tuple[Condition, ...] = ()
+    #: Status of each replicated job.
     replicated_jobs: tuple[ReplicatedJobStatus, ...] = ()
+    #: Progress that training reported to the controller (`status.trainerStatus`).
     progress: Progress | None = None
+    #: Name of the runtime; empty if the job has none.
     runtime_name: str = ""
     runtime_kind: str = RuntimeKind.CLUSTER_TRAINING_RUNTIME.value
+    #: Number of nodes that the job requests; None for the runtime's default.
     num_nodes: int | None = None
+    #: Device type and count that the job requests per node, as ``("gpu", "2")``.
     device: tuple[str, str] | None = None
+    #: Initializer steps that the job itself names.
     initializers: tuple[str, ...] = ()
+    #: For an initialize-only job, the ``pvc://`` URI of each role (dataset, model).
     fetched_uris: tuple[tuple[str, str], ...] = ()
     active_deadline_seconds: int | None = None
+    #: Seconds within which all pods must have a node; None for no limit.
     start_within: float | None = None
+    #: When the job was last resumed; None if it never was.
     resumed_at: datetime | None = None
+    #: Whether the job is restarted until its controller ends it, however often it crashes.
     expects_restarts: bool = False
+    #: Whether the controller sets Complete when the first node succeeds, while other nodes may still run.
     completes_with_first_node: bool = False
 
     def get_condition(self, type_: str) -> Condition | None:

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError, TrainerError
-from trainer_core.jobs import COMPLETE, FAILED, Diagnosis, Outcome, OwnerReference
+from trainer_core.jobs import COMPLETE, FAILED, Category, Diagnosis, Outcome, OwnerReference
 from trainer_core.k8s import observations, resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError, WriteConflictError
@@ -95,7 +95,7 @@ class JobWriter:
                 "namespace": job.namespace,
                 "uid": job.uid,
             },
-            "type": "Warning",
+            "type": "Normal" if diagnosis.category is Category.STOPPED_EARLY else "Warning",
             "reason": diagnosis.category.value,
             "message": f"ended, not suspended: {diagnosis.reason}"[:_MAX_EVENT_MESSAGE],
             "source": {"component": MANAGER},

@@ -23,16 +23,13 @@ _RUNS_IN_A_REQUEST = 20
 
 @dataclass(frozen=True)
 class PipelineRuns:
-    """Runs of a namespace.
+    """Runs of a namespace."""
 
-    Attributes:
-        existing: Ids of the runs that are active, or have ended and are kept.
-        terminated: Ids of those that a user has terminated.
-        can_expire: Whether an id may also be missing because the run ended long ago, as a Workflow does after a day.
-    """
-
+    #: Ids of the runs that are active, or have ended and are kept.
     existing: Collection[str]
+    #: Ids of those that a user has terminated.
     terminated: Collection[str] = ()
+    #: Whether an id may also be missing because the run ended long ago, as a Workflow does after a day.
     can_expire: bool = False
 
 

@@ -170,6 +170,7 @@ def render_function(
         exported=exported,
         processes=trainer.num_proc_per_node,
         s3=request.checkpoints is not None and checkpoint_location.is_bucket(request.checkpoints.uri),
+        is_trial=node_env.OBJECTIVE in trainer.env,
     )
     command_length = argv.index(argv_payload.UNPACKER) + 1
     return argv[:command_length], argv[command_length:]

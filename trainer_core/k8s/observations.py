@@ -45,7 +45,7 @@ from trainer_core.k8s.pod_state import (
 )
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
-from trainer_core.logs import find_checkpoint
+from trainer_core.logs import find_training_state
 from trainer_core.node.termination import parse_record
 from trainer_core.request import TrainJobRequest
 from trainer_core.resource_use import summarize_resource_use
@@ -344,7 +344,7 @@ def _build_failed_outcome(
         ref=ref.to_dict(),
         status="Failed",
         diagnosis=diagnosis,
-        **find_checkpoint(diagnosis, () if _was_cancelled(job) else _parse_all_records(pods)),
+        **find_training_state(diagnosis, () if _was_cancelled(job) else _parse_all_records(pods)),
         started_at=_format_time(started),
         finished_at=_format_time(job.finished_at),
         resource_use=None if _was_cancelled(job) else summarize_resource_use(_parse_node_records(pods)),

@@ -51,18 +51,12 @@ _NORMAL_WAITING_REASONS = frozenset({"", "ContainerCreating", "PodInitializing"}
 
 @dataclass(frozen=True, slots=True)
 class ContainerTermination:
-    """A terminated run of a container (`ContainerStateTerminated`).
+    """A terminated run of a container (`ContainerStateTerminated`)."""
 
-    Attributes:
-        exit_code: Exit code; negative signal number if a signal terminated the container.
-        reason: Reason, such as `Completed`, `Error`, `OOMKilled` or `StartError`.
-        message: Complete termination message.
-        started_at: When the run started.
-        finished_at: When the run terminated.
-    """
-
+    #: Exit code; negative signal number if a signal terminated the container.
     exit_code: int
     reason: str = ""
+    #: Complete termination message.
     message: str = ""
     started_at: datetime | None = None
     finished_at: datetime | None = None
@@ -75,26 +69,19 @@ class ContainerTermination:
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """State of a container.
-
-    Attributes:
-        name: Name of the container.
-        image: Image in the pod spec.
-        waiting_reason: `state.waiting.reason`; empty if the container is not waiting.
-        waiting_message: `state.waiting.message`.
-        running_since: `state.running.startedAt`.
-        terminated: `state.terminated`.
-        last_terminated: `lastState.terminated`: the run before the current one.
-        restart_count: Number of restarts.
-    """
+    """State of a container."""
 
     name: str
+    #: Image in the pod spec.
     image: str = ""
+    #: `state.waiting.reason`; empty if the container is not waiting.
     waiting_reason: str = ""
     waiting_message: str = ""
     running_since: datetime | None = None
     terminated: ContainerTermination | None = None
+    #: `lastState.terminated`: the run before the current one.
     last_terminated: ContainerTermination | None = None
+    #: Number of restarts.
     restart_count: int = 0
 
     @property
@@ -119,31 +106,7 @@ class ContainerState:
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """State of a pod.
-
-    Attributes:
-        name: `metadata.name`.
-        uid: `metadata.uid`.
-        job_name: Name of the TrainJob or Job that the pod belongs to.
-        step: Step of the job that the pod runs.
-        phase: `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
-        creation_timestamp: `metadata.creationTimestamp`.
-        main_container: Container that does the work of the step.
-        other_containers: Containers that have a problem, and initializer containers of a pod without a JobSet.
-        replicated_job: Replicated job that the pod belongs to; empty without a JobSet.
-        node_name: Kubernetes node of the pod.
-        start_time: `status.startTime`: when the kubelet accepted the pod.
-        unscheduled_reason: Reason of `PodScheduled=False`: `Unschedulable` or `SchedulingGated`.
-        unscheduled_message: Message of that condition.
-        unscheduled_since: When the scheduler first found no node.
-        scheduler_name: `spec.schedulerName`.
-        disruption_reason: Reason of `DisruptionTarget=True`, such as `PreemptionByScheduler`.
-        disruption_message: Message of that condition.
-        reason: `status.reason`, such as `Evicted`.
-        message: `status.message`.
-        deletion_timestamp: `metadata.deletionTimestamp`.
-        device: Device type and count of the main container.
-    """
+    """State of a pod."""
 
     name: str
     uid: str
@@ -151,17 +114,27 @@ class PodState:
     step: str
     phase: str
     creation_timestamp: datetime | None
+    #: Container that does the work of the step.
     main_container: ContainerState
+    #: Containers that have a problem, and initializer containers of a pod without a JobSet.
     other_containers: tuple[ContainerState, ...] = ()
+    #: Replicated job that the pod belongs to; empty without a JobSet.
     replicated_job: str = ""
     node_name: str | None = None
+    #: `status.startTime`: when the kubelet accepted the pod.
     start_time: datetime | None = None
+    #: Reason of `PodScheduled=False`: `Unschedulable` or `SchedulingGated`.
     unscheduled_reason: str = ""
+    #: Message of that condition.
     unscheduled_message: str = ""
+    #: When the scheduler first found no node.
     unscheduled_since: datetime | None = None
     scheduler_name: str = ""
+    #: Reason of `DisruptionTarget=True`, such as `PreemptionByScheduler`.
     disruption_reason: str = ""
+    #: Message of that condition.
     disruption_message: str = ""
+    #: `status.reason`, such as `Evicted`.
     reason: str = ""
     message: str = ""
     deletion_timestamp: datetime | None = None

@@ -48,18 +48,14 @@ _SELF_REVIEWS = ApiResource("authentication.k8s.io", "v1", "selfsubjectreviews",
 
 @dataclass(frozen=True)
 class PreflightCheck:
-    """Result of one check.
-
-    Attributes:
-        what: Subject of the check.
-        state: `OK`, `LIMITED`, `MISSING` or `UNKNOWN`.
-        found: What the check found.
-        cost: What does not work because of it, or what to do; empty if the check is fulfilled.
-    """
+    """Result of one check."""
 
     what: str
+    #: `OK`, `LIMITED`, `MISSING` or `UNKNOWN`.
     state: str
+    #: What the check found.
     found: str
+    #: What does not work because of it, or what to do; empty if the check is fulfilled.
     cost: str = ""
 
     def to_dict(self) -> dict[str, str]:
@@ -69,14 +65,10 @@ class PreflightCheck:
 
 @dataclass(frozen=True)
 class PreflightReport:
-    """Results of all checks.
-
-    Attributes:
-        checks: The results.
-        repair: RBAC objects that grant the missing permissions.
-    """
+    """Results of all checks."""
 
     checks: tuple[PreflightCheck, ...]
+    #: RBAC objects that grant the missing permissions.
     repair: tuple[dict[str, Any], ...] = ()
 
     @property

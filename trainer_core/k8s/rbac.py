@@ -35,21 +35,14 @@ MANAGE_VERBS = ("create", "get", "list", "patch", "delete")
 
 @dataclass(frozen=True)
 class RequiredPermission:
-    """A permission that a backend needs.
-
-    Attributes:
-        verbs: The verbs.
-        api_resource: The resource.
-        consequence: What does not work without it.
-        subresource: Subresource, such as ``log``; None for the resource itself.
-        required: Whether the backend is useless without it.
-        users: The users that need it.
-    """
+    """A permission that a backend needs."""
 
     verbs: tuple[str, ...]
     api_resource: ApiResource
+    #: What does not work without it.
     consequence: str
     subresource: str | None = None
+    #: Whether the backend is useless without it.
     required: bool = False
     users: frozenset[str] = ALL_USERS
 

@@ -40,18 +40,15 @@ _MAX_BACKOFF_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class WatchTimings:
-    """Timings of an informer, in seconds.
+    """Timings of an informer, in seconds."""
 
-    Attributes:
-        idle_timeout: Time from the end of the last subscription to the end of the informer.
-        error_grace: Time for which a watch may fail before subscribers see the error.
-        silence_timeout: Time without an event or bookmark after which a watch is opened again.
-        forbidden_retry: Time between attempts that RBAC denies.
-    """
-
+    #: Time from the end of the last subscription to the end of the informer.
     idle_timeout: float = 10.0
+    #: Time for which a watch may fail before subscribers see the error.
     error_grace: float = 20.0
+    #: Time without an event or bookmark after which a watch is opened again.
     silence_timeout: float = 100.0
+    #: Time between attempts that RBAC denies.
     forbidden_retry: float = 60.0
 
 

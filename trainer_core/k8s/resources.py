@@ -33,20 +33,15 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ApiResource:
-    """A resource of the API server, as in `kubectl api-resources`.
+    """A resource of the API server, as in `kubectl api-resources`."""
 
-    Attributes:
-        group: API group; empty for the core group.
-        version: API version.
-        plural: Name in URL paths.
-        kind: ``kind`` of its objects.
-        namespaced: Whether its objects belong to a namespace.
-    """
-
+    #: API group; empty for the core group.
     group: str
     version: str
+    #: Name in URL paths.
     plural: str
     kind: str
+    #: Whether its objects belong to a namespace.
     namespaced: bool = True
 
     @property

@@ -33,7 +33,7 @@ from trainer_core.errors import ConflictError
 from trainer_core.jobs import COMPLETE, FAILED
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["Action", "Decision", "ExistingJob", "decide", "describe_existing"]
+__all__ = ["Action", "Decision", "ExistingJob", "decide", "describe_existing", "is_older"]
 
 
 class Action(str, Enum):
@@ -46,23 +46,18 @@ class Action(str, Enum):
 
 @dataclass(frozen=True)
 class ExistingJob:
-    """A TrainJob that exists with the name or the owner of a request.
-
-    Attributes:
-        name: Its name.
-        status: Its status now.
-        fingerprint: `TrainJobRequest.fingerprint` of the request that it was created from.
-        owner_key: Key of its owner. None without an owner.
-        generation: Generation of its owner when it was created; a number, or any text without an order.
-        attempt: Its attempt, 0 for the first.
-    """
+    """A TrainJob that exists with the name or the owner of a request."""
 
     name: str
     status: str
+    #: `TrainJobRequest.fingerprint` of the request that it was created from.
     fingerprint: str
-    owner_key: str | None = None
-    generation: str | None = None
-    attempt: int = 0
+    #: Key of its owner. None without an owner.
+    owner_key: str | None
+    #: Generation of its owner when it was created; a number, or any text without an order.
+    generation: str | None
+    #: Its attempt, 0 for the first.
+    attempt: int
 
     @property
     def has_ended(self) -> bool:
@@ -72,22 +67,17 @@ class ExistingJob:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a submit does.
-
-    Attributes:
-        action: What to do.
-        name: Name of the TrainJob to create, to attach to or to reuse.
-        attempt: Its attempt.
-        cancel_first: Names of the TrainJobs to cancel before the new one is created.
-        ended_attempts: Names of the owner's earlier attempts that have ended, when the next attempt is created.
-        differs: True if the existing TrainJob was created from another request of the same owner.
-    """
+    """What a submit does."""
 
     action: Action
+    #: Name of the TrainJob to create, to attach to or to reuse.
     name: str
     attempt: int = 0
+    #: Names of the TrainJobs to cancel before the new one is created.
     cancel_first: tuple[str, ...] = ()
+    #: Names of the owner's earlier attempts that have ended, when the next attempt is created.
     ended_attempts: tuple[str, ...] = ()
+    #: True if the existing TrainJob was created from another request of the same owner.
     differs: bool = False
 
 
@@ -99,7 +89,7 @@ def decide(request: TrainJobRequest, existing: Sequence[ExistingJob]) -> Decisio
     attempts = sorted((job for job in existing if job.owner_key == key), key=lambda job: job.attempt)
     if not attempts:
         return _create(request, existing, attempt=0)
-    newer = next((job for job in attempts if _is_older(request.owner.generation, job.generation)), None)
+    newer = next((job for job in attempts if is_older(request.owner.generation, job.generation)), None)
     if newer is not None:
         raise ConflictError(
             f"TrainJob {newer.name!r} belongs to generation {newer.generation} of owner {key!r}, and this request to "
@@ -107,6 +97,10 @@ def decide(request: TrainJobRequest, existing: Sequence[ExistingJob]) -> Decisio
             "first"
         )
     latest = attempts[-1]
+    if request.search is not None and latest.generation == request.owner.generation:
+        # An entry is created once, however it ended: a retry of its trial is another entry.
+        action = Action.REUSE_RESULT if latest.has_ended else Action.ATTACH
+        return Decision(action, latest.name, latest.attempt)
     if latest.generation == request.owner.generation and latest.status != FAILED:
         action = Action.REUSE_RESULT if latest.has_ended else Action.ATTACH
         differs = latest.fingerprint != request.fingerprint()
@@ -117,7 +111,7 @@ def decide(request: TrainJobRequest, existing: Sequence[ExistingJob]) -> Decisio
     return replace(created, cancel_first=active, ended_attempts=ended)
 
 
-def _is_older(generation: str | None, other: str | None) -> bool:
+def is_older(generation: str | None, other: str | None) -> bool:
     """Return whether a generation is older than another one. Generations that are not numbers have no order."""
     if generation is None or other is None or not (generation.isdecimal() and other.isdecimal()):
         return False

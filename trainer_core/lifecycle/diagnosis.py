@@ -52,65 +52,54 @@ _NO_REASON = "it failed without a reported reason; see its log"
 
 @dataclass(frozen=True)
 class StepFacts:
-    """Facts about a failed step.
-
-    Attributes:
-        name: Name of the step.
-        exit_code: Its exit code; negative for a signal. None if unknown.
-        node: Its machine or pod. None if unknown.
-        error_type: Class name of the exception that ended the training function. None without one.
-        error_message: Message of the exception.
-        traceback: Traceback of the exception.
-        log_tail: Last lines of its log.
-        out_of_memory: Whether the system reports that it ran out of memory.
-        message: What the system, or the step itself, reports about its end.
-        preempted: Why it was removed from its machine in favour of another workload. None if it was not.
-        node_lost: What happened to its machine, if the machine is lost. None if it is not.
-        record: Its termination record, for its use of memory. Empty without one.
-    """
+    """Facts about a failed step."""
 
     name: str
+    #: Its exit code; negative for a signal. None if unknown.
     exit_code: int | None = None
+    #: Its machine or pod. None if unknown.
     node: str | None = None
+    #: Class name of the exception that ended the training function. None without one.
     error_type: str | None = None
     error_message: str = ""
     traceback: str | None = None
     log_tail: Sequence[str] = ()
+    #: Whether the system reports that it ran out of memory.
     out_of_memory: bool = False
+    #: What the system, or the step itself, reports about its end.
     message: str = ""
+    #: Why it was removed from its machine in favour of another workload. None if it was not.
     preempted: str | None = None
+    #: What happened to its machine, if the machine is lost. None if it is not.
     node_lost: str | None = None
+    #: Its termination record, for its use of memory. Empty without one.
     record: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about a TrainJob that failed, or is about to fail.
+    """Facts about a TrainJob that failed, or is about to fail."""
 
-    Attributes:
-        steps: The failed steps in the order of their failures; for other causes, the affected steps.
-        deadline_seconds: The TrainJob's deadline, if it has passed.
-        deadline_error: Another deadline that has passed, such as that of a pod.
-        cancelled: Whether it was cancelled.
-        cancel_diagnosis: The diagnosis with which a wait cancelled it.
-        image_error: Why its image or environment could not be pulled or built.
-        infrastructure_error: How the backend or its machinery failed.
-        rejected: Why its objects were refused, or what they refer to without its existing.
-        unschedulable: Why no machine accepts it, including an exhausted quota.
-        transient: Whether the cause may disappear without a change, so that a retry can help.
-        message: What the system reports about the whole TrainJob. Used if nothing better is known.
-    """
-
+    #: The failed steps in the order of their failures; for other causes, the affected steps.
     steps: Sequence[StepFacts] = ()
+    #: The TrainJob's deadline, if it has passed.
     deadline_seconds: int | None = None
+    #: Another deadline that has passed, such as that of a pod.
     deadline_error: str | None = None
     cancelled: bool = False
+    #: The diagnosis with which a wait cancelled it.
     cancel_diagnosis: Diagnosis | None = None
+    #: Why its image or environment could not be pulled or built.
     image_error: str | None = None
+    #: How the backend or its machinery failed.
     infrastructure_error: str | None = None
+    #: Why its objects were refused, or what they refer to without its existing.
     rejected: str | None = None
+    #: Why no machine accepts it, including an exhausted quota.
     unschedulable: str | None = None
+    #: Whether the cause may disappear without a change, so that a retry can help.
     transient: bool = False
+    #: What the system reports about the whole TrainJob. Used if nothing better is known.
     message: str = ""
 
 

@@ -18,7 +18,7 @@ from trainer_core.errors import (
     WaitTimeoutError,
 )
 from trainer_core.jobs import Category, Diagnosis, JobFailedError, Observation, Outcome, PendingFailure, TrainJobRef
-from trainer_core.logs import find_checkpoint
+from trainer_core.logs import find_training_state
 
 __all__ = [
     "MAX_CONSECUTIVE_ERRORS",
@@ -45,31 +45,26 @@ _MAX_WAIT_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class WaitState:
-    """State of the wait for one TrainJob. `on_observation` and `on_error` return the next state.
-
-    Attributes:
-        ref: The TrainJob.
-        deadline: When the wait times out, in seconds of the caller's clock. None: never.
-        fail_fast: Whether to cancel a TrainJob with a pending failure once the failure's grace is over.
-        errors: Number of consecutive errors.
-        unavailable_since: When the consecutive errors began, in seconds of the caller's clock. None without errors.
-        pending_failure: The last pending failure that was observed.
-        pending_since: When it was first observed, in seconds of the caller's clock.
-        outcome: Set once the wait is finished.
-        outcome_is_stored: Whether the TrainJob itself already has this outcome.
-        should_cancel: True if the TrainJob is to be cancelled with the diagnosis of `outcome`.
-            `trainer_core.client.waiting.finish_wait` does that.
-    """
+    """State of the wait for one TrainJob. `on_observation` and `on_error` return the next state."""
 
     ref: TrainJobRef
+    #: When the wait times out, in seconds of the caller's clock. None: never.
     deadline: float | None = None
+    #: Whether to cancel a TrainJob with a pending failure once the failure's grace is over.
     fail_fast: bool = True
     errors: int = 0
+    #: When the consecutive errors began, in seconds of the caller's clock. None without errors.
     unavailable_since: float | None = None
+    #: The last pending failure that was observed.
     pending_failure: PendingFailure | None = None
+    #: When it was first observed, in seconds of the caller's clock.
     pending_since: float = 0.0
+    #: Set once the wait is finished.
     outcome: Outcome | None = None
+    #: Whether the TrainJob itself already has this outcome.
     outcome_is_stored: bool = False
+    #: True if the TrainJob is to be cancelled with the diagnosis of `outcome`.
+    #: `trainer_core.client.waiting.finish_wait` does that.
     should_cancel: bool = False
 
     def on_observation(self, observation: Observation, now: float) -> WaitState:
@@ -165,7 +160,7 @@ class WaitState:
 
 
 def start(ref: TrainJobRef, now: float, timeout: float | None = None, fail_fast: bool = True) -> WaitState:
-    """Return the state at the begin of a wait."""
+    """Return the state at the begin of a wait; times are seconds of a monotonic clock of the caller."""
     return WaitState(ref, deadline=None if timeout is None else now + timeout, fail_fast=fail_fast)
 
 
@@ -205,7 +200,7 @@ def _build_deleted_outcome(ref: TrainJobRef) -> Outcome:
 
 
 def _build_failed_outcome(ref: TrainJobRef, diagnosis: Diagnosis) -> Outcome:
-    return Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis, **find_checkpoint(diagnosis))
+    return Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis, **find_training_state(diagnosis))
 
 
 class PendingFailureLog:

@@ -49,9 +49,10 @@ def _adopt() -> str:
 if not __package__:
     __package__ = _adopt()
 
-from . import env, project, termination  # noqa: E402 -- see above
+from . import env, hyperparameters, project, termination  # noqa: E402 -- see above
 from .load_function import PayloadError, load  # noqa: E402
 from .rank_lines import RankLines  # noqa: E402
+from .status_server import StatusServer  # noqa: E402
 
 
 def main() -> int:
@@ -78,26 +79,30 @@ def _call_and_share() -> dict[str, Any]:
         from . import checkpoints
 
         checkpoints.remember_launch()
+    pause = {}
     try:
         value = _call()
     except SystemExit as stop:
         if stop.code not in (None, 0):
             raise
         value = None
-    record = {} if env.rank() else termination.result_record(value)
+        if hasattr(stop, "paused_at"):
+            pause = {"paused_at": stop.paused_at}
+    record = {} if env.rank() else {**termination.result_record(value), **pause}
     getattr(_get_checkpoints(), "share_result", bool)(record)
     return record
 
 
 def call(payload: dict[str, Any], folder: Path) -> Any:
     """Load the function of a payload, call it with its arguments, and return its result."""
-    function = load(payload, folder)
-    try:
-        value = function(**payload.get("args") or {})
-    except BaseException:
-        _wait_for_saves()
-        raise
-    getattr(_get_checkpoints(), "flush", _wait_for_saves)()
+    with StatusServer(folder.parent):
+        function = load(payload, folder)
+        try:
+            value = function(**hyperparameters.override_args(payload.get("args") or {}))
+        except BaseException:
+            _wait_for_saves()
+            raise
+        getattr(_get_checkpoints(), "flush", _wait_for_saves)()
     if isinstance(value, (Awaitable, GeneratorType, AsyncGeneratorType)):
         raise PayloadError(
             f"{payload.get('entry')} returned a {type(value).__name__} and did not run: a training function must be a "

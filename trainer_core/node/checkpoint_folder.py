@@ -77,6 +77,7 @@ class Checkpoint(NamedTuple):
         job: Name of the TrainJob that wrote it.
         size: Bytes of its files.
         saved: When it was complete, in seconds since 1970.
+        objective: What was reported of the objective of a search until then. None outside of a search.
     """
 
     step: int
@@ -86,6 +87,7 @@ class Checkpoint(NamedTuple):
     job: str
     size: int
     saved: float
+    objective: dict[str, Any] | None = None
 
     @property
     def location(self) -> str:
@@ -378,10 +380,11 @@ def parse_manifest(data: bytes, name: str) -> dict[str, Any]:
     return dict(manifest)
 
 
-def get_fields(manifest: dict[str, Any], path: Path) -> tuple[int, Path, dict[str, float], int, str, int, float]:
+def get_fields(manifest: dict[str, Any], path: Path) -> tuple[Any, ...]:
     """Return the fields of a checkpoint by its manifest."""
     size = sum(size for size, _ in manifest["files"].values())
-    return manifest["step"], path, manifest["metrics"], manifest["world_size"], manifest["job"], size, manifest["time"]
+    fields = manifest["step"], path, manifest["metrics"], manifest["world_size"], manifest["job"], size
+    return (*fields, manifest["time"], manifest.get("objective"))
 
 
 def _checksum_manifest(manifest: dict[str, Any]) -> int:

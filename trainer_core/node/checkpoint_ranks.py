@@ -201,19 +201,25 @@ class Ranks:
 
 
 class Agreement:
-    """What all ranks do at the same call: save, stop, and the call at which they ask again. Rank 0 decides.
+    """What all ranks do at the same call: save, stop, pause, and the call at which they ask again. Rank 0 decides.
 
     Decisions are kept by the number of the call, as a training may ask at one step several times.
     """
 
-    def __init__(self, ranks: Ranks, is_time: Callable[[], bool], is_stopping: Callable[[], bool]) -> None:
-        self._ranks, self._is_time, self._is_stopping = ranks, is_time, is_stopping
+    def __init__(
+        self,
+        ranks: Ranks,
+        is_time: Callable[[], bool],
+        is_stopping: Callable[[], bool],
+        is_pausing: Callable[[], bool] = bool,
+    ) -> None:
+        self._ranks, self._is_time, self._is_stopping, self._is_pausing = ranks, is_time, is_stopping, is_pausing
         self._call = self._next = 0
         self._exchanged = time.monotonic()
-        #: Of rank 0: the call, whether to save, whether to stop, and the call to ask again.
-        self._decisions: list[tuple[int, bool, bool, int]] = []
-        #: Whether the ranks have agreed to stop.
-        self.stop = False
+        #: Of rank 0: the call, whether to save, whether to stop, whether to pause, and the call to ask again.
+        self._decisions: list[tuple[int, bool, bool, bool, int]] = []
+        #: Whether the ranks have agreed to stop, and to pause.
+        self.stop = self.pause = False
 
     def ask(self, saves: bool) -> bool:
         """Return whether all ranks save now, because it is time."""
@@ -226,13 +232,14 @@ class Agreement:
     def _decide(self) -> bool:
         place, now = self._ranks.place, time.monotonic()
         save, self.stop = self._is_time(), self.stop or self._is_stopping() or self._ranks.is_one_told_to_stop()
+        self.pause = self._is_pausing()
         if self._ranks.size > 1:
             done = self._call - self._decisions[-1][0] if self._decisions else 0
             ahead = done * place.interval / max(now - self._exchanged, 1e-6)
             self._exchanged = now
             # At most twice as far as the last time: the first steps may be faster than the others.
             self._next = self._call + max(1, int(min(ahead, 2 * done)))
-            *older, last = *self._decisions, (self._call, save, self.stop, self._next)
+            *older, last = *self._decisions, (self._call, save, self.stop, self.pause, self._next)
             # Rank 0 may be far ahead of a save in the background, which a rank that is behind takes part in.
             saves = [each for each in older[: 1 - _KEPT] if each[1]][-1:]
             self._decisions = [*saves, *older[1 - _KEPT :], last]
@@ -242,7 +249,7 @@ class Agreement:
     def _follow(self) -> bool:
         if self._is_stopping() and not self.stop:
             self._ranks.mark_stop()
-        save, self.stop, self._next = self._ranks.wait(self._read_decision, "due() of rank 0")
+        save, self.stop, self.pause, self._next = self._ranks.wait(self._read_decision, "due() of rank 0")
         return bool(save)
 
     def _read_decision(self) -> Any:
@@ -250,6 +257,6 @@ class Agreement:
             if call == self._call:
                 return decision
             if call > self._call:
-                # Decisions that are no longer kept were neither to save nor to stop: rank 0 would wait for this rank.
-                return False, False, call
+                # Decisions that are no longer kept were to continue: rank 0 would wait for this rank.
+                return False, False, False, call
         return None

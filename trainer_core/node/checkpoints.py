@@ -141,8 +141,8 @@ def find_result() -> dict[str, Any] | None:
 
 
 def _read_code() -> int:
-    """Return a checksum of the function and its arguments."""
-    return zlib.crc32(Path(env.setting(env.PAYLOAD)).read_bytes())
+    """Return a checksum of the function and its arguments, and of the rung at which a trial of a search pauses."""
+    return zlib.crc32(Path(env.setting(env.PAYLOAD)).read_bytes() + env.setting(env.OBJECTIVE).encode())
 
 
 def announce_launch() -> None:
@@ -232,9 +232,13 @@ class CheckpointStore:
             raise CheckpointError(f"checkpoints cannot be kept at {self.root}: {error}") from error
         self._retention = _Retention(self._place, settings)
         self._signal = StopSignal(grace, self._ranks.mark_stop)
-        self._agreement = Agreement(self._ranks, self._is_time, lambda: self._signal.received)
+        self._objective = progress.get_objective()
+        is_pausing = self._objective.is_reached if self._objective else bool
+        self._agreement = Agreement(self._ranks, self._is_time, lambda: self._signal.received, is_pausing)
         if self._latest is not None:
             self._note(checkpoint=self._latest.step, resumed_from=self._latest.step)
+            if self._objective:
+                self._objective.resume(self._latest.step, self._latest.objective)
             if self.rank == 0:
                 say(f"resumed from step {self._latest.step}, saved by TrainJob {self._latest.job or '(no name)'}")
         if self.rank == 0 and settings.get("ttl"):
@@ -278,7 +282,8 @@ class CheckpointStore:
         step, every = operator.index(step), self._settings.get("every_steps") or 0
         save, self._step = every > 0 and step % every == 0 and step != self._step, step
         with self._one_error(shared=True):
-            save = self._agreement.ask(save) or save
+            is_near = self._objective is not None and self._objective.is_near(step)
+            save = self._agreement.ask(save or is_near) or save or self._agreement.pause
             if not (save or self._agreement.stop):
                 return False
             self.flush()
@@ -479,7 +484,7 @@ class CheckpointStore:
 
     def _finish(self, after: str) -> None:
         """Delete what is kept no longer, where this is the last rank whose function returns."""
-        if not self.stopping and self._ranks.mark_over() and not self.stopping:
+        if not self._agreement.pause and not self.stopping and self._ranks.mark_over() and not self.stopping:
             if after == "none":
                 self._place.delete()
             elif after != "all":
@@ -497,6 +502,9 @@ class CheckpointStore:
                     self._signal.announced.wait()
                 self._ranks.mark_stop(is_over=True)
             raise Stopped(f"it was told to stop; the checkpoint of step {step} is complete")
+        if self._objective and self._agreement.pause:
+            self.flush()
+            self._objective.pause(step)
 
     def _commit(self, part: str, step: int, metrics: Mapping[str, Any] | None, begun: float) -> None:
         with self._discard_after_error(part, step):
@@ -537,6 +545,8 @@ class CheckpointStore:
             "metrics": numbers,
             "files": sums,
         }
+        if self._objective:
+            manifest["objective"] = self._objective.copy_values()
         return self._place.complete(part, step, manifest)
 
     def _wait_for_others(self, part: str) -> Checksums:

@@ -9,15 +9,18 @@ __all__ = [
     "CHECKPOINT_PATH",
     "DATASET_PATH",
     "DEFAULTS",
+    "HYPERPARAMETERS",
     "LAUNCH",
     "MODEL_PATH",
     "NAME",
     "NODES",
+    "OBJECTIVE",
     "OUTPUT_PATH",
     "PAYLOAD",
     "RECORD_LIMIT",
     "RESOURCE_INTERVAL",
     "RESULT_URI",
+    "STATUS_SERVER",
     "TERMINATION_LOG",
     "TRY_AGAIN",
     "UID",
@@ -41,8 +44,13 @@ OUTPUT_PATH = "TRAINJOB_OUTPUT_PATH"
 CHECKPOINT_PATH = "TRAINJOB_CHECKPOINT_PATH"
 CHECKPOINTS = "TRAINJOB_CHECKPOINTS"
 NAME = "TRAINJOB_NAME"
+#: Of a trial of a search: the settings of `objective.Objective`, and the parameters by name, as JSON.
+OBJECTIVE = "TRAINJOB_OBJECTIVE"
+HYPERPARAMETERS = "TRAINJOB_HYPERPARAMETERS"
 #: Seconds between two reports of the use of resources; 0 for none. Optional.
 RESOURCE_INTERVAL = "TRAINJOB_RESOURCE_INTERVAL"
+#: 0 for no server of Trainer's status protocol beside the training function. Optional.
+STATUS_SERVER = "TRAINJOB_STATUS_SERVER"
 #: Number of nodes, for launchers that do not pass it to their processes.
 NODES = "TRAINJOB_NODES"
 #: The last launch of a node that this process has seen when it began; see `checkpoint_ranks.read_launch`.

@@ -13,17 +13,23 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import env
+
+if TYPE_CHECKING:
+    from .objective import Objective
 
 __all__ = [
     "INTERVAL",
     "PREFIX",
     "Reporter",
     "flush",
+    "get_objective",
+    "is_called",
     "note",
     "progress",
+    "report_metrics",
     "reset",
     "to_number",
 ]
@@ -31,6 +37,9 @@ __all__ = [
 PREFIX = "[trainjob:progress] "
 #: Seconds between two lines: frequent enough for a progress bar, and cheap.
 INTERVAL = 0.5
+
+#: The training function calls `progress`: reports of libraries are not shown.
+is_called = False
 
 
 def progress(step: float | None = None, total: float | None = None, metrics: Mapping[str, Any] | None = None) -> None:
@@ -52,13 +61,39 @@ def progress(step: float | None = None, total: float | None = None, metrics: Map
             progress(step=step + 1, total=100, metrics={"loss": 1 / (step + 1)})
         ```
     """
+    global is_called
+    is_called = True
     with contextlib.suppress(Exception):  # A closed stdout or an unusual metric must not end the training.
         _reporter.report(step, total, metrics)
+
+
+def report_metrics(metrics: Mapping[str, Any], step: float | None = None) -> None:
+    """Report metrics, as `progress` does. The name that the Kubeflow SDK has for it.
+
+    Args:
+        metrics: Numbers by name; NaN and infinity become null.
+        step: Completed steps.
+
+    Example:
+        ```python
+        from trainer_core import report_metrics
+
+        report_metrics({"val_loss": 0.3}, step=1)
+        ```
+    """
+    progress(step=step, metrics=metrics)
+
+
+def get_objective() -> Objective | None:
+    """Return what was reported of the objective of a search; None outside of a search."""
+    return _reporter.objective
 
 
 def flush() -> None:
     """Print values of earlier calls of `progress` that no line has shown yet."""
     with contextlib.suppress(Exception):  # At the exit of a process, stdout is often closed already.
+        if _reporter.objective:
+            _reporter.objective.store()
         _reporter.flush()
 
 
@@ -69,7 +104,10 @@ def note(**values: int) -> None:
 
 def reset() -> None:
     """Forget what earlier lines showed, as another training begins in this process."""
+    global is_called
+    is_called = False
     _reporter.shown, _reporter.notes, _reporter.shown_notes = {}, {}, {}
+    _reporter.objective = _read_objective()
 
 
 class Reporter:
@@ -89,13 +127,17 @@ class Reporter:
         self.shown: dict[str, Any] = {}
         self.notes: dict[str, int] = {}
         self.shown_notes: dict[str, int] = {}
+        #: None outside of a search.
+        self.objective = _read_objective()
 
     def report(self, step: Any = None, total: Any = None, metrics: Any = None) -> None:
         """Print a line if the interval has passed, else keep the values for the next line."""
         if env.rank() != 0:
             return
         now = self._clock()
-        is_early = now < self._due and not (step is not None and step == total)
+        is_last = step is not None and step == total
+        is_rung = self.objective is not None and self.objective.report(step, metrics or {})
+        is_early = now < self._due and not is_last and not is_rung
         counts = {"step": step, "total": total}
         self._pending.update({key: to_number(value) for key, value in counts.items() if value is not None})
         # Only plain numbers are kept: a tensor would keep its graph in memory, and reading it waits for the device.
@@ -116,9 +158,21 @@ class Reporter:
             pending["t"] = int(time.time() * 1000)
         self.shown = {**self.shown, **pending}
         self.shown_notes = dict(self.notes)
+        data = {**(pending or self.shown), **self.notes}
+        if self.objective is not None and self.objective.has_values():
+            data["objective"] = self.objective.values
         # One write, so that lines of other threads cannot interleave.
-        sys.stdout.write(PREFIX + json.dumps({**(pending or self.shown), **self.notes}, allow_nan=False) + "\n")
+        sys.stdout.write(PREFIX + json.dumps(data, allow_nan=False) + "\n")
         sys.stdout.flush()
+
+
+def _read_objective() -> Objective | None:
+    settings = env.setting(env.OBJECTIVE)
+    if not settings:
+        return None
+    from .objective import Objective  # Only trials of a search have it.
+
+    return Objective(json.loads(settings))
 
 
 def to_number(value: Any) -> float | int | None:

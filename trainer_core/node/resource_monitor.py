@@ -36,34 +36,25 @@ _POLL_SECONDS = 1.0
 
 
 class Usage(NamedTuple):
-    """The use of processor and memory at one moment.
-
-    Attributes:
-        cpu_seconds: Processor time used so far, in seconds.
-        cpus: Number of processors that may be used.
-        memory: Used memory in bytes.
-        memory_limit: Memory that may be used, in bytes.
-    """
+    """The use of processor and memory at one moment."""
 
     cpu_seconds: float
+    #: Number of processors that may be used.
     cpus: float
     memory: int
+    #: Memory that may be used, in bytes.
     memory_limit: int
 
 
 class Gpu(NamedTuple):
-    """One reading of a GPU; None for what it does not report.
+    """One reading of a GPU; None for what it does not report."""
 
-    Attributes:
-        number: Its index on the machine.
-        utilization: Percent of the time in which it computed.
-        memory: Used memory in bytes.
-        memory_limit: Its memory in bytes.
-    """
-
+    #: Its index on the machine.
     number: int
+    #: Percent of the time in which it computed.
     utilization: int | None
     memory: int | None
+    #: Its memory in bytes.
     memory_limit: int | None
 
 

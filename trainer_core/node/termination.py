@@ -31,9 +31,9 @@ __all__ = [
     "result_record",
 ]
 
-#: Steps of checkpoints, and what else is in a record beside a result or error.
-_STEPS = ("checkpoint", "resumed_from")
-_KEPT = ("resources", *_STEPS)
+#: Steps of checkpoints and of a pause, and what else is in a record beside a result or error.
+_STEPS = ("checkpoint", "resumed_from", "paused_at")
+_KEPT = ("resources", "objective", *_STEPS)
 #: Size limits of a message and of a note, in bytes of JSON.
 _MESSAGE_LIMIT = 1024
 _NOTE_LIMIT = 512
@@ -72,7 +72,8 @@ def encode_result(record: dict[str, Any]) -> bytes:
     ``{"result": null, "truncated": true, "kept": {"metrics": {"loss": 0.1}, "artifacts": {}}, "note": …}``.
     """
     note = {"note": _head(record["note"], _NOTE_LIMIT)} if "note" in record else {}
-    complete = {"result": record["result"], **note}
+    pause = {"paused_at": record["paused_at"]} if "paused_at" in record else {}
+    complete = {"result": record["result"], **pause, **note}
     for candidate in (complete, {"result": record["result"]}):
         if len(data := _encode(candidate)) <= env.RECORD_LIMIT:
             return data
@@ -167,7 +168,7 @@ def report_error(error: BaseException, output: str | None = None) -> None:
 
 
 def report_values(path: Path, **values: Any) -> None:
-    """Add ``resources``, ``checkpoint`` or ``resumed_from`` to the record of a node. Never raises.
+    """Add ``resources``, ``objective`` or a step, such as ``checkpoint``, to the record of a node. Never raises.
 
     A record without room for it, and what another program wrote to the file, stay as they are.
     """

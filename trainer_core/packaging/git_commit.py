@@ -30,16 +30,11 @@ _OF_A_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTOR
 
 @dataclass(frozen=True)
 class GitCommit:
-    """A commit of a repository.
-
-    Attributes:
-        url: URL of the repository.
-        commit: Full id of the commit.
-        folder: Folder in the repository; empty for the whole.
-    """
+    """A commit of a repository."""
 
     url: str
     commit: str
+    #: Folder in the repository; empty for the whole.
     folder: str = ""
 
     @property

@@ -67,18 +67,15 @@ _STAR = "[^/]*"
 
 @dataclass(frozen=True)
 class Project:
-    """The files of a project.
+    """The files of a project."""
 
-    Attributes:
-        root: The folder to which their paths are relative.
-        files: Content by path, with slashes.
-        executable: Paths of the executable files.
-        top: Folders that their paths get in the job: ``my_package`` if the root is a folder of a package.
-    """
-
+    #: The folder to which their paths are relative.
     root: Path
+    #: Content by path, with slashes.
     files: Mapping[str, bytes]
+    #: Paths of the executable files.
     executable: frozenset[str] = frozenset()
+    #: Folders that their paths get in the job: ``my_package`` if the root is a folder of a package.
     top: str = ""
 
     def with_top(self, top: str) -> Project:
@@ -175,16 +172,12 @@ def read_files(packed: Mapping[str, Any]) -> dict[str, bytes]:
 
 @dataclass
 class _Walk:
-    """Finds files below a root.
-
-    Attributes:
-        root: The folder.
-        found: The file to read by path.
-        named: Paths that were written out.
-    """
+    """Finds files below a root."""
 
     root: Path
+    #: The file to read by path.
     found: dict[str, Path] = field(default_factory=dict)
+    #: Paths that were written out.
     named: set[str] = field(default_factory=set)
     _rules: dict[Path, list[_Rule]] = field(default_factory=dict)
 

@@ -19,16 +19,12 @@ _LISTED = 5
 
 @dataclass(frozen=True)
 class Module:
-    """A module among the files of a project.
+    """A module among the files of a project."""
 
-    Attributes:
-        project: The project, with the folders above its files that the module's name needs.
-        path: Path of its file.
-        roots: Folders below which the job imports modules, first the one that the module's name starts from.
-    """
-
+    #: The project, with the folders above its files that the module's name needs.
     project: Project
     path: str
+    #: Folders below which the job imports modules, first the one that the module's name starts from.
     roots: tuple[str, ...]
 
 

@@ -32,12 +32,14 @@ _MARKER = "trainer_core/SHIPPED"
 _INIT_MODULE = '''"""What a training function can import from trainer_core where the package is not installed."""
 
 from trainer_core.node.checkpoints import checkpoint_path, checkpoints
+from trainer_core.node.hyperparameters import get_hyperparameters
 from trainer_core.node.paths import dataset_path, model_path, output_path
-from trainer_core.node.progress import progress
+from trainer_core.node.progress import progress, report_metrics
 from trainer_core.node.trainer_status import update_trainjob_status
 
 __all__ = [
-    "checkpoint_path", "checkpoints", "dataset_path", "model_path", "output_path", "progress", "update_trainjob_status",
+    "checkpoint_path", "checkpoints", "dataset_path", "get_hyperparameters", "model_path", "output_path", "progress",
+    "report_metrics", "update_trainjob_status",
 ]
 '''
 

@@ -50,12 +50,7 @@ def get_items(data: Any, *keys: str) -> list[Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class ReplicatedJob:
-    """A replicated job of a runtime (``spec.template.spec.replicatedJobs``).
-
-    Attributes:
-        raw: Its manifest.
-        path: Its path in the runtime.
-    """
+    """A replicated job of a runtime (``spec.template.spec.replicatedJobs``)."""
 
     raw: Mapping[str, Any]
     path: str

@@ -34,20 +34,15 @@ _ELASTIC = re.compile(r"PET_RDZV_\w+|PET_MAX_RESTARTS")
 
 @dataclass(frozen=True)
 class ConvertedCommand:
-    """Command of a container on Trainer.
-
-    Attributes:
-        command: Command; None for that of the image.
-        args: Arguments; None for those of the image.
-        is_one_process: Whether it starts one process per node, whatever the number of processes in the job.
-        changed: What works in another way, one line each.
-        lost: What no longer works, one line each.
-    """
+    """Command of a container on Trainer."""
 
     command: list[str] | None
     args: list[str] | None
+    #: Whether it starts one process per node, whatever the number of processes in the job.
     is_one_process: bool = False
+    #: What works in another way, one line each.
     changed: tuple[str, ...] = ()
+    #: What no longer works, one line each.
     lost: tuple[str, ...] = ()
 
 

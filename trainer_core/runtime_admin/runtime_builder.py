@@ -204,16 +204,12 @@ class StorageParameters:
 
 @dataclass(frozen=True)
 class TorchtuneModel:
-    """A model that Trainer 2.3 fine-tunes with torchtune.
+    """A model that Trainer 2.3 fine-tunes with torchtune."""
 
-    Attributes:
-        recipe: torchtune's configuration.
-        uri: Source of the model.
-        tokenizer: Arguments that set the tokenizer.
-    """
-
+    #: torchtune's configuration.
     recipe: str
     uri: str
+    #: Arguments that set the tokenizer.
     tokenizer: tuple[str, ...] = ("tokenizer.path=/workspace/model/original/tokenizer.model",)
 
     def command(self) -> list[str]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from typing import Any, Literal, TypeAlias
@@ -28,6 +28,7 @@ __all__ = [
     "SearchDefinition",
     "StopPolicy",
     "TrialConfig",
+    "build_search_data",
 ]
 
 _MAX_TRIALS = 100_000
@@ -50,8 +51,6 @@ class Objective:
         direction: ``"minimize"`` (the default) or ``"maximize"``.
         value: Which report counts: ``"last"`` (the default), or the ``"min"``, ``"max"`` or ``"best"`` of all.
         goal: The search is complete when a trial reaches this value. The default is none.
-        pattern: Regular expression with the groups ``value`` and, if there are steps, ``step``, by which the metric is
-            read from log lines, for images and recipes that cannot report. The default is none.
 
     Raises:
         ValueError: An invalid value.
@@ -61,7 +60,6 @@ class Objective:
     direction: Direction | Literal["minimize", "maximize"] = Direction.MINIMIZE
     value: Literal["last", "min", "max", "best"] = "last"
     goal: float | None = None
-    pattern: str | None = None
 
     def __post_init__(self) -> None:
         validation.check_string("Objective metric", self.metric, "val_loss")
@@ -70,8 +68,6 @@ class Objective:
         validation.check_one_of("Objective value", self.value, _VALUES)
         if self.goal is not None:
             object.__setattr__(self, "goal", _to_number("Objective goal", self.goal, float))
-        if self.pattern is not None:
-            _check_pattern(self.pattern)
 
     @property
     def best_of(self) -> Literal["min", "max"] | None:
@@ -342,6 +338,20 @@ class SearchDefinition:
         """The objective by which trials are compared."""
         return self.objectives[0]
 
+    @property
+    def direction(self) -> Direction:
+        """Whether the smallest or the largest value is the best."""
+        return Direction(self.objective.direction)
+
+    @property
+    def uses_history(self) -> bool:
+        """Whether parameters are chosen from the results of other trials."""
+        return isinstance(self.algorithm, OptunaSampler)
+
+    def limits(self) -> dict[str, Any]:
+        """Return what may change when the search is continued: the limits and the goal."""
+        return {**asdict(self.trial_config), "goal": self.objective.goal}
+
     def digest(self) -> str:
         """Return a hash of all that cannot change when the search is continued: all but the limits and the goal."""
         text = json.dumps(self._fixed_part(), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
@@ -370,6 +380,18 @@ class SearchDefinition:
         if isinstance(self.algorithm, GridSearch):
             data["order"] = list(self.space)
         return data
+
+
+def build_search_data(is_late: Callable[[Any], bool], **parts: Any) -> dict[str, Any]:
+    """Return the parts of a definition as plain data, each checked unless it holds a value that is known later."""
+    space = parts["search_space"]
+    known = {"unknown": [0]} if is_late(space) else space
+    checked = {
+        name: SearchDefinition.parse(**{"search_space": known, name: value}).to_dict().get(name)
+        for name, value in parts.items()
+        if value is not None and not is_late(value)
+    }
+    return {name: checked.get(name, value) for name, value in parts.items() if value is not None}
 
 
 def _parse_objectives(data: object) -> tuple[Objective, ...]:
@@ -455,13 +477,3 @@ def _check_seed(algorithm: Any) -> None:
     if algorithm.random_state is not None:
         seed = _to_number(f"{type(algorithm).__name__} random_state", algorithm.random_state, int)
         object.__setattr__(algorithm, "random_state", seed)
-
-
-def _check_pattern(pattern: object) -> None:
-    validation.check_string("Objective pattern", pattern, r"loss: (?P<value>\S+)")
-    try:
-        groups = re.compile(str(pattern)).groupindex
-    except re.error as error:
-        raise ValueError(f"Objective pattern is not a regular expression: {error}") from error
-    if "value" not in groups:
-        raise ValueError(r"Objective pattern needs a group named value, such as 'loss: (?P<value>\S+)'")

@@ -48,6 +48,7 @@ class SettledTrial:
         seconds: Seconds from the start of its first TrainJob to the end of its last one, without pauses.
         gpu_hours: GPU hours that it used. None if unknown.
         category: Category of its failure (`Category`). None for other states.
+        reason: Why it failed or was stopped, in one line. None for other states.
         metrics: Metrics of its outcome.
     """
 
@@ -60,23 +61,25 @@ class SettledTrial:
     seconds: float | None = None
     gpu_hours: float | None = None
     category: str | None = None
+    reason: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def to_line(self) -> list[Any]:
         """Return the plain data, as a list because a request carries a line for each trial."""
         rungs = [[each.rung, each.step, each.value, each.time_ms] for each in self.rungs]
         line = [self.trial, self.state, self.value, rungs, dict(self.parameters), self.job]
-        return [*line, _round(self.seconds), _round(self.gpu_hours), self.category, dict(self.metrics)]
+        return [*line, _round(self.seconds), _round(self.gpu_hours), self.category, self.reason, dict(self.metrics)]
 
     @classmethod
     def from_line(cls, line: Sequence[Any]) -> SettledTrial:
         """Read what `to_line` returned."""
         try:
-            trial, state, value, rungs, parameters, job, seconds, gpu_hours, category, metrics = line
+            trial, state, value, rungs, parameters, job, seconds, gpu_hours, category, reason, metrics = line
             if state not in get_args(TrialState):
                 raise ValueError(f"unknown state {state!r}")
             reports = tuple(RungReport(int(trial), *report) for report in rungs)
-            return cls(int(trial), state, value, reports, dict(parameters), job, seconds, gpu_hours, category, metrics)
+            ended = (job, seconds, gpu_hours, category, reason, metrics)
+            return cls(int(trial), state, value, reports, dict(parameters), *ended)
         except (TypeError, ValueError) as error:
             raise InvalidRequestError(f"a settled trial of the search is invalid: {error}") from error
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trainer_core.search.definition import OptunaSampler
     from trainer_core.search.history import SettledTrial
 
-__all__ = ["SAMPLERS", "check_sampler", "split_history", "suggest"]
+__all__ = ["SAMPLERS", "check_sampler", "suggest"]
 
 #: Samplers that are functions of a history, with their settings that are plain data.
 SAMPLERS: dict[str, dict[str, type]] = {
@@ -70,21 +70,6 @@ def check_sampler(name: Any, settings: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"OptunaSampler: {name!r} needs the package {package}, which is not installed: pip install {package}"
             )
-
-
-def split_history(
-    trial: int, lag: int, parameters: Mapping[int, Mapping[str, Any]], settled: Sequence[SettledTrial]
-) -> tuple[list[SettledTrial], dict[int, Mapping[str, Any]]] | None:
-    """Return the history and the running trials of a trial with a lag; None while it has to wait for an earlier one.
-
-    The history is exactly the trials up to ``trial - lag``. Later ones count as running even if they have ended, so
-    the order in which trials end changes nothing.
-    """
-    history = [line for line in settled if line.trial <= trial - lag]
-    if {line.trial for line in history} != set(range(max(0, trial - lag + 1))):
-        return None
-    running = range(max(0, trial - lag + 1), trial)
-    return history, {number: parameters[number] for number in running if number in parameters}
 
 
 def suggest(
@@ -133,7 +118,8 @@ def _read_line(line: SettledTrial, direction: str) -> _PastTrial | None:
     if line.state == "Complete" and line.value is not None and not math.isnan(line.value):
         return _PastTrial(line.trial, dict(line.parameters), "COMPLETE", sign * line.value)
     rungs = line.rungs if line.state == "StoppedEarly" else ()
-    values = tuple((report.rung, sign * report.value) for report in rungs if math.isfinite(report.value))
+    finite = ((report.rung, report.value) for report in rungs if report.value is not None)
+    values = tuple((rung, sign * value) for rung, value in finite if math.isfinite(value))
     return _PastTrial(line.trial, dict(line.parameters), "PRUNED", None, values)
 
 

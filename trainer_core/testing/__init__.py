@@ -29,10 +29,12 @@ from trainer_core.testing.logs import Logs
 from trainer_core.testing.projects import Projects
 from trainer_core.testing.resource_use import ResourceReports
 from trainer_core.testing.results import Results
+from trainer_core.testing.searching import Searching
+from trainer_core.testing.searching_stops import EarlyStops
 from trainer_core.testing.validation import Validation
 from trainer_core.testing.waiting import Waiting
 
-__all__ = ["BackendCase", "BackendContract", "Contract", "applies_to", "parametrize_backends"]
+__all__ = ["BackendCase", "BackendContract", "Contract", "Searching", "applies_to", "parametrize_backends"]
 
 
 class BackendContract(
@@ -47,6 +49,7 @@ class BackendContract(
     Waiting,
     Initializers,
     Checkpointing,
+    EarlyStops,
     Validation,
 ):
     """All tests of the contract."""

@@ -16,6 +16,7 @@ from trainer_core.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import (
     report_progress,
+    report_status,
     return_env,
     return_object,
     return_rank,
@@ -116,6 +117,15 @@ class Results(Contract):
         assert last is not None
         assert (last.step, last.total, last.percentage, last.metrics) == (4, 4, 100, {"loss": 0.25})
         assert client.observe("job").progress == last
+
+    def test_a_library_that_knows_the_status_protocol_of_kubeflow_trainer_reports_progress(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        outcome = client.wait(client.submit(build_request(report_status)))
+        last = client.observe("job").progress
+        assert outcome.result == {"codes": [200, 200, 403]}
+        assert last is not None
+        assert (last.step, last.total, last.metrics) == (3, 4, {"loss": 0.25})
 
     def test_the_outcome_contains_the_last_reported_metrics(
         self, client: TrainerClient, build_request: BuildRequest

@@ -11,6 +11,7 @@ __all__ = [
     "raise_error",
     "read_files",
     "report_progress",
+    "report_status",
     "return_after_stop",
     "return_env",
     "return_object",
@@ -25,6 +26,17 @@ __all__ = [
 
 def return_value(value=1):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 -- returns any value unchanged
     return value
+
+
+def return_loss(rate: float, batch: int) -> object:
+    return {"loss": rate * batch}
+
+
+def wait_with_parameters(rate: float, batch: int) -> None:
+    import time
+
+    del rate, batch
+    time.sleep(600)
 
 
 def return_env(name: str) -> object:
@@ -65,6 +77,33 @@ def report_progress(steps: int, lines: int = 0) -> object:
     for number in range(lines):
         print(f"line {number} without progress")
     return {"metrics": {"accuracy": 0.75}, "artifacts": {"model": "file:///models/digits"}}
+
+
+def report_status() -> object:
+    """Report as a library does that knows the status protocol of Kubeflow Trainer; return the codes of the answers."""
+    import http.client
+    import json
+    import os
+    from pathlib import Path
+    from urllib.parse import urlsplit
+
+    url = urlsplit(os.environ["KUBEFLOW_TRAINER_SERVER_URL"])
+    token = Path(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]).read_text()
+
+    def send(token: str, percent: int, **metrics: str) -> int:
+        status = {
+            "progressPercentage": percent,
+            "metrics": [{"name": name, "value": value} for name, value in metrics.items()],
+            "lastUpdatedTime": "2026-11-24T05:30:00+00:00",
+        }
+        connection = http.client.HTTPConnection(url.netloc, timeout=60)
+        connection.request(
+            "POST", url.path, json.dumps({"trainerStatus": status}), {"Authorization": f"Bearer {token}"}
+        )
+        return connection.getresponse().status
+
+    codes = [send(token, 0, total_steps="4"), send(token, 75, loss="0.25", current_step="3", total_steps="4")]
+    return {"codes": [*codes, send("guessed", 100, loss="0")]}
 
 
 def read_files(role: str) -> object:
@@ -177,3 +216,22 @@ def wait_for_resource_report(seconds: float = 120.0) -> None:
         raise RuntimeError(f"os.wait() returned {os.wait()}")
     except ChildProcessError:
         pass
+
+
+def report_loss(steps: int, wait_at: int = 0) -> int:
+    """Report 1/step as ``val_loss`` at each step, with a checkpoint where one is due; wait for one before a step."""
+    import os
+    import time
+
+    from trainer_core import checkpoints, progress
+
+    store = checkpoints() if os.environ.get("TRAINJOB_CHECKPOINT_PATH") else None
+    last = store.latest() if store else None
+    for step in range((last.step if last else 0) + 1, steps + 1):
+        while step == wait_at and not (store and store.stopping):
+            time.sleep(0.02)
+        progress(step=step, total=steps, metrics={"val_loss": 1 / step})
+        if store and store.due(step):
+            with store.save(step) as folder:
+                (folder / "step.txt").write_text(str(step))
+    return steps

@@ -80,14 +80,11 @@ class _RunData(BaseModel):
 
 
 class MlflowRun(BaseModel):
-    """A run as the server describes it.
+    """A run as the server describes it."""
 
-    Attributes:
-        info: Ids, status, start time in milliseconds since 1970, and place of the artifacts.
-        data: Tags and the latest point of each metric.
-    """
-
+    #: Ids, status, start time in milliseconds since 1970, and place of the artifacts.
     info: _RunInfo
+    #: Tags and the latest point of each metric.
     data: _RunData = _RunData()
 
     @property
@@ -120,7 +117,6 @@ class MlflowApi:
     """Calls the REST API of one MLflow server. Threads may share it; their requests are sent one after the other.
 
     Attributes:
-        server: Address and credentials.
         timeout: Seconds to wait for the server.
         answers: Number of requests that succeeded.
     """

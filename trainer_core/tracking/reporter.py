@@ -552,16 +552,12 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True)
 class EndedRun:
-    """A run that was ended because no process waited for its job.
-
-    Attributes:
-        job: Name of the TrainJob.
-        status: FINISHED, FAILED or KILLED.
-        url: Address of the run in MLflow's UI.
-    """
+    """A run that was ended because no process waited for its job."""
 
     job: str
+    #: FINISHED, FAILED or KILLED.
     status: str
+    #: Address of the run in MLflow's UI.
     url: str
 
 

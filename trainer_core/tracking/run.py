@@ -55,8 +55,6 @@ class RunWriter:
     """Writes one run, and keeps what the server is known to have of it.
 
     Attributes:
-        api: API of the server.
-        id: Id of the run.
         tags: Tags that the run had when it was read.
         cursor: Position in the job's log up to which the points were sent, by any process.
         step: Step of the training at that position.

@@ -48,6 +48,8 @@ def prepare_submission(
     tracking = request.tracking or TrackingRequest()
     if request.trainer is None and request.initializer is not None:
         return None
+    if request.search is not None and request.search.kind == "record":
+        return None  # It trains nothing.
     server = choose_server(tracking.uri, configured) if tracking.kind == "mlflow" else None
     if server is None and tracking.kind == "mlflow":
         if tracking.required:

@@ -140,8 +140,11 @@ def build_outcome_tags(outcome: Outcome) -> dict[str, str]:
 
 
 def get_run_status(outcome: Outcome) -> str:
-    """Return MLflow's status for an outcome: KILLED for a job that was cancelled, deleted or reached its deadline."""
-    if outcome.succeeded:
+    """Return MLflow's status for an outcome.
+
+    KILLED is a job that was cancelled, deleted or reached its deadline. A trial that was stopped early is FINISHED.
+    """
+    category = outcome.diagnosis.category if outcome.diagnosis else None
+    if outcome.succeeded or category is Category.STOPPED_EARLY:
         return "FINISHED"
-    killed = outcome.diagnosis is not None and outcome.diagnosis.category in (Category.DELETED, Category.DEADLINE)
-    return "KILLED" if killed else "FAILED"
+    return "KILLED" if category in (Category.DELETED, Category.DEADLINE) else "FAILED"

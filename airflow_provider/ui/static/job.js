@@ -156,6 +156,7 @@ const categories = {
   Initializer: "Dataset or model cannot be downloaded",
   Rejected: "Rejected by the cluster",
   Deleted: "Cancelled or deleted",
+  StoppedEarly: "Stopped early by its search",
   Infrastructure: "Failure of the infrastructure",
 };
 
@@ -213,7 +214,7 @@ function notices(job) {
   if (diagnosis) {
     const where = [diagnosis.step && `in ${diagnosis.step}`, diagnosis.node && `on ${diagnosis.node}`, diagnosis.exit_code !== undefined && `exit code ${diagnosis.exit_code}`].filter(Boolean).join(", ");
     const detail = diagnosis.traceback || (diagnosis.log_tail || []).join("\n");
-    items.push(el("div", { class: `notice ${job.status === "Cancelled" ? "warn" : "bad"}` }, el("h2", {}, `${ended(job) ? "" : "Problem: "}${categories[diagnosis.category] ?? diagnosis.category}`),
+    items.push(el("div", { class: `notice ${["Cancelled", "Stopped early"].includes(job.status) ? "warn" : "bad"}` }, el("h2", {}, `${ended(job) ? "" : "Problem: "}${categories[diagnosis.category] ?? diagnosis.category}`),
       el("p", {}, diagnosis.reason), el("p", { class: "quiet" }, [where, advice(diagnosis)].filter(Boolean).join(". ")),
       detail && el("pre", { tabindex: 0, "aria-label": "Last log lines" }, detail)));
   }

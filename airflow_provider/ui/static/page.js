@@ -188,7 +188,7 @@ export function taskLink({ dag_id, run_id, task_id, map_index }, words) {
 
 export const taskName = ({ task_id, map_index }) => (map_index >= 0 ? `${task_id} [${map_index}]` : task_id);
 
-export const ended = (job) => ["Complete", "Failed", "Cancelled"].includes(job.status);
+export const ended = (job) => ["Complete", "Failed", "Cancelled", "Stopped early"].includes(job.status);
 
 /** The value of a column of `trainjob list --columns` as text. */
 export function formatValue(column, value) {

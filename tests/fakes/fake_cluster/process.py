@@ -68,15 +68,16 @@ class Process:
         await self._drain()
         return 128 - code if code < 0 else code
 
-    def signal_first(self, number: int) -> None:
+    def signal_first(self, number: int) -> bool:
         """Send a signal to its first process only, as a container runtime that stops a container.
 
-        It has number 1 there: the kernel drops a SIGTERM for which it has no handler.
+        It has number 1 there: the kernel drops a SIGTERM for which it has no handler. Return whether it was sent.
         """
         if number == signal.SIGTERM and not _handles(self._process.pid, number):
-            return
+            return False
         with contextlib.suppress(ProcessLookupError, PermissionError):
             self._process.send_signal(number)
+        return True
 
     def signal(self, number: int) -> None:
         """Send a signal to all its processes."""

@@ -43,7 +43,7 @@ from trainer_core.errors import (
     UnsupportedError,
 )
 from trainer_core.fetch.local_files import parse_local_path
-from trainer_core.jobs import Diagnosis, Event, Observation, Progress, TrainJob, TrainJobRef
+from trainer_core.jobs import Diagnosis, Event, ObjectiveReport, Observation, Progress, TrainJob, TrainJobRef
 from trainer_core.k8s.runtimes import dump_raw_runtime, parse_runtime
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.lifecycle.diagnosis import Facts
@@ -316,7 +316,9 @@ class ContainerBackend(Backend):
     def _read_progress(self, job: ContainerJob) -> Progress | None:
         if job.outcome is not None:
             recorded = job.entries[-1].data.get("progress")
-            return Progress(**recorded) if recorded else None
+            if not recorded:
+                return None
+            return Progress(**{**recorded, "objective": ObjectiveReport.parse(recorded.get("objective"))})
         first = job.get_current_container("node-0")
         return self._progress_reader.read(first) if first is not None and first.started else None
 

@@ -33,18 +33,15 @@ _LOAD_TRACKING = (
 
 @dataclass(frozen=True)
 class CreateInputs:
-    """Values that are known only when a container is created.
+    """Values that are known only when a container is created."""
 
-    Attributes:
-        data_volume: Volume that passes data from the initializers to the nodes.
-        copied_paths: Folder or file of this machine, by role.
-        image_config: Configuration of the image; used for steps with credentials only.
-        cache_volume: Volume with the data that jobs share; None if the job does not use it.
-    """
-
+    #: Volume that passes data from the initializers to the nodes.
     data_volume: str
+    #: Folder or file of this machine, by role.
     copied_paths: Mapping[str, str]
+    #: Configuration of the image; used for steps with credentials only.
     image_config: Mapping[str, Any]
+    #: Volume with the data that jobs share; None if the job does not use it.
     cache_volume: str | None = None
 
 

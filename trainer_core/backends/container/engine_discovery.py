@@ -23,13 +23,9 @@ _SOCKET = "unix://"
 
 @dataclass(frozen=True)
 class EngineCandidate:
-    """An address at which an engine may answer.
+    """An address at which an engine may answer."""
 
-    Attributes:
-        source: Where the address comes from: a setting, an environment variable or a default.
-        address: The address.
-    """
-
+    #: Where the address comes from: a setting, an environment variable or a default.
     source: str
     address: str
 

@@ -42,33 +42,22 @@ _MAX_SIGNAL = 64
 
 @dataclass(frozen=True)
 class Container:
-    """One run of one step.
-
-    Attributes:
-        id: Id of the container.
-        name: Name of the container.
-        step: The step.
-        run: Number of the run; 0 until the job is resumed for the first time.
-        state: State as the engine reports it.
-        image: The image.
-        created: When it was created.
-        started: When it was started; None if it never was.
-        finished: When it exited.
-        exit_code: Exit code, negative for a signal; None if it was never started.
-        out_of_memory: The engine reports that the process was killed because of its memory use.
-        message: Error message of the engine.
-    """
+    """One run of one step."""
 
     id: str
     name: str
     step: str
+    #: Number of the run; 0 until the job is resumed for the first time.
     run: int
+    #: State as the engine reports it.
     state: str
     image: str = ""
     created: datetime | None = None
+    #: When it was started; None if it never was.
     started: datetime | None = None
     finished: datetime | None = None
     exit_code: int | None = None
+    #: The engine reports that the process was killed because of its memory use.
     out_of_memory: bool = False
     message: str = ""
 
@@ -110,21 +99,14 @@ class JournalEntry:
 
 @dataclass(frozen=True)
 class ContainerJob:
-    """One job.
-
-    Attributes:
-        namespace: Namespace of the backend.
-        name: Name of the job.
-        uid: Identity of the job.
-        claim: Content of its claim: creation time, owner, request, plan.
-        entries: The journal, oldest entry first.
-        containers: Its containers.
-    """
+    """One job."""
 
     namespace: str
     name: str
     uid: str
+    #: Content of its claim: creation time, owner, request, plan.
     claim: Mapping[str, Any]
+    #: The journal, oldest entry first.
     entries: tuple[JournalEntry, ...] = ()
     containers: tuple[Container, ...] = ()
 

@@ -33,16 +33,13 @@ _PROGRESS_LINES = 20_000
 
 @dataclass(frozen=True)
 class ContainerLogCursor:
-    """Position in the log of one container.
+    """Position in the log of one container."""
 
-    Attributes:
-        since: The second from which to request the log, as a Unix timestamp.
-        pieces: Number of frames from that second on that were read.
-        first: Checksum of the first of them.
-    """
-
+    #: The second from which to request the log, as a Unix timestamp.
     since: int = 0
+    #: Number of frames from that second on that were read.
     pieces: int = 0
+    #: Checksum of the first of them.
     first: int = 0
 
     @classmethod
@@ -57,16 +54,11 @@ class ContainerLogCursor:
 
 @dataclass(frozen=True)
 class LogRead:
-    """Result of `read_lines`.
-
-    Attributes:
-        lines: The lines, without line ends.
-        cursor: Position after these lines.
-        complete: Whether these were all lines.
-    """
+    """Result of `read_lines`."""
 
     lines: list[str]
     cursor: ContainerLogCursor
+    #: Whether these were all lines.
     complete: bool
 
 

@@ -18,7 +18,7 @@ from trainer_core.backends.container.reconcile import Fail
 from trainer_core.backends.container.timestamps import format_time
 from trainer_core.jobs import Outcome, build_complete_outcome
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
-from trainer_core.logs import find_checkpoint
+from trainer_core.logs import find_training_state
 from trainer_core.node import files
 from trainer_core.node.termination import parse_record
 from trainer_core.resource_use import summarize_resource_use
@@ -40,7 +40,7 @@ def build_failed_entry(
         started_at=_format_optional(observations.get_start_time(job)),
         finished_at=format_time(max(now, observations.get_start_time(job) or now)),
         resource_use=summarize_resource_use(records),
-        **find_checkpoint(diagnosis, records),
+        **find_training_state(diagnosis, records),
     )
     return {"outcome": outcome.to_dict(), "progress": None}
 

@@ -301,6 +301,7 @@ def _build_argv(trainer: TrainerRequest, launch: str, node_env: Mapping[str, str
         launcher,
         processes=trainer.num_proc_per_node,
         s3=checkpoint_location.is_bucket(node_env.get(env.CHECKPOINT_PATH)),
+        is_trial=env.OBJECTIVE in trainer.env,
     )
 
 

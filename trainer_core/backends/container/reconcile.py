@@ -48,14 +48,10 @@ class Copy:
 
 @dataclass(frozen=True)
 class Start:
-    """Create the containers of all these steps, then start them.
-
-    Attributes:
-        steps: The steps.
-        replacing: Containers to remove first: the process that created them died before it started them.
-    """
+    """Create the containers of all these steps, then start them."""
 
     steps: Sequence[dict[str, Any]]
+    #: Containers to remove first: the process that created them died before it started them.
     replacing: Sequence[Container] = ()
 
 
@@ -66,20 +62,15 @@ class Complete:
 
 @dataclass(frozen=True)
 class Fail:
-    """Record that the job has failed. One of the attributes is the reason.
-
-    Attributes:
-        containers: Containers that failed.
-        copy_step: Step whose copy failed.
-        deadline_seconds: The deadline that passed.
-        timed_out_step: Initializer that ran longer than its timeout.
-        removed_steps: Steps whose containers were removed from the engine.
-    """
+    """Record that the job has failed. One of the attributes is the reason."""
 
     containers: Sequence[Container] = ()
+    #: Step whose copy failed.
     copy_step: str | None = None
     deadline_seconds: int | None = None
+    #: Initializer that ran longer than its timeout.
     timed_out_step: str | None = None
+    #: Steps whose containers were removed from the engine.
     removed_steps: Sequence[str] = field(default_factory=tuple)
 
 

@@ -335,7 +335,7 @@ def _stop_container(engine: Engine, container: Container, grace: int) -> None:
 
 
 def _is_cancelled(ended: Outcome) -> bool:
-    return ended.diagnosis is not None and ended.diagnosis.category is Category.DELETED
+    return ended.diagnosis is not None and ended.diagnosis.category in (Category.DELETED, Category.STOPPED_EARLY)
 
 
 def _has_nodes(steps: Sequence[Mapping[str, Any]]) -> bool:

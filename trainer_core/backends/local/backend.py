@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -305,6 +305,20 @@ class LocalProcessBackend(Backend):
                 _log.warning("TrainJob %r is not listed: %s", name, error)
         return sorted(jobs, key=lambda job: job.creation_timestamp, reverse=True)
 
+    def list_search_jobs(
+        self, key: str, known: Container[str]
+    ) -> dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None]:
+        found: dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None] = {}
+        for name in self._state.list_search_names(key):
+            folder, found[name] = self._state.job_folder(name), None
+            if name not in known:
+                try:
+                    ref = self._make_ref(observations.read_record(folder))
+                    found[name] = (ref, observations.read_request(folder), observations.observe_job(folder, ref))
+                except JobNotFoundError:
+                    del found[name]
+        return found
+
     def list_runtimes(self) -> list[Runtime]:
         return [runtime.to_public() for runtime in runtimes.list_runtimes(self._state.runtimes)]
 
@@ -385,6 +399,8 @@ def _write_job(staged: JobFolder, request: TrainJobRequest, plan: dict[str, Any]
     staged.create_folders()
     if request.owner is not None:
         staged.owner_path(request.owner.key).touch(mode=0o600)
+    if request.search is not None:
+        staged.search_path(request.search.key).touch(mode=0o600)
     write_json(staged.request, request.to_dict(), durable=True)
     write_json(staged.plan, plan)
     write_json(staged.status, record.to_dict())

@@ -18,18 +18,14 @@ _HASH_LENGTH = 12
 
 @dataclass(frozen=True)
 class HostIdentity:
-    """Where a process runs. A value is empty where the operating system does not have it.
-
-    Attributes:
-        hostname: Name of the host; a container usually has its own.
-        boot_id: Identity of the running kernel. It changes when the machine boots.
-        pid_namespace: Namespace of process ids. A process id has a meaning only in one namespace of one kernel.
-        machine: Hash of the machine id, which stays the same over boots.
-    """
+    """Where a process runs. A value is empty where the operating system does not have it."""
 
     hostname: str
+    #: Identity of the running kernel. It changes when the machine boots.
     boot_id: str
+    #: Namespace of process ids. A process id has a meaning only in one namespace of one kernel.
     pid_namespace: str
+    #: Hash of the machine id, which stays the same over boots.
     machine: str
 
     def sees_processes_of(self, other: HostIdentity) -> bool:

@@ -22,7 +22,7 @@ from trainer_core.jobs import (
     Outcome,
     Progress,
     TrainJobRef,
-    extract_checkpoint,
+    extract_training_state,
 )
 from trainer_core.lifecycle import diagnosis
 from trainer_core.lifecycle.diagnosis import Facts
@@ -54,59 +54,46 @@ PENDING, RUNNING, SUCCEEDED, STEP_FAILED = "Pending", "Running", "Succeeded", "F
 
 @dataclass
 class StepRecord:
-    """State of one step.
+    """State of one step."""
 
-    Attributes:
-        name: The step, such as ``node-0``.
-        status: Pending, Running, Succeeded or Failed.
-        pid: Process id of the current or last run.
-        exit_code: Exit code of the last run; negative for a signal.
-        started: Start time of the current or last run, ISO 8601 in UTC.
-        finished: End time of the last run, ISO 8601 in UTC.
-        restarts: Number of runs after the first one.
-    """
-
+    #: The step, such as ``node-0``.
     name: str
+    #: Pending, Running, Succeeded or Failed.
     status: str = PENDING
+    #: Process id of the current or last run.
     pid: int | None = None
+    #: Exit code of the last run; negative for a signal.
     exit_code: int | None = None
+    #: Start time of the current or last run, ISO 8601 in UTC.
     started: str | None = None
+    #: End time of the last run, ISO 8601 in UTC.
     finished: str | None = None
     restarts: int = 0
 
 
 @dataclass
 class JobRecord:
-    """State of one job. Only its supervisor changes it, and always writes all of it.
-
-    Attributes:
-        uid: Identity of the job.
-        name: Name of the job.
-        created: Creation time, ISO 8601 in UTC.
-        attempt: Number of the attempt of its owner.
-        runtime: Name of the runtime; None for a job without a trainer.
-        status: Status of the job, or `DAMAGED`.
-        started: Start time of the first step.
-        finished: End time of the job.
-        supervisor: Process id of the supervisor.
-        host: Where the supervisor runs. None for a job of an older version.
-        steps: The steps, in the order in which they start.
-        outcome: The outcome as JSON data; None until the job ends.
-        queued: What the job waits for in the queue of its host. None if it does not wait.
-    """
+    """State of one job. Only its supervisor changes it, and always writes all of it."""
 
     uid: str
     name: str
+    #: Creation time, ISO 8601 in UTC.
     created: str
     attempt: int = 0
+    #: Name of the runtime; None for a job without a trainer.
     runtime: str | None = None
+    #: Status of the job, or `DAMAGED`.
     status: str = CREATED
     started: str | None = None
     finished: str | None = None
     supervisor: int | None = None
+    #: Where the supervisor runs. None for a job of an older version.
     host: HostIdentity | None = None
+    #: The steps, in the order in which they start.
     steps: list[StepRecord] = field(default_factory=list)
+    #: The outcome as JSON data; None until the job ends.
     outcome: dict[str, Any] | None = None
+    #: What the job waits for in the queue of its host. None if it does not wait.
     queued: str | None = None
 
     @property
@@ -174,7 +161,7 @@ def failed_outcome(
         started_at=record.started,
         finished_at=record.finished,
         resource_use=summarize_resource_use(node_records),
-        **extract_checkpoint(node_records, progress),
+        **extract_training_state(node_records, progress),
     )
 
 

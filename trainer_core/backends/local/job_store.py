@@ -4,6 +4,7 @@
       id                      random identity of this folder; another host has another one at the same path
       jobs/<name>/            one TrainJob; appears by a single rename of a staged folder
         lock                  flock held by the supervisor until it exits
+        search-<hash>         empty; the hash of the search's key
         request.json plan.json
         owner-<hash>          empty; the hash of the owner's key, by which the jobs of an owner are found
         status.json           written only by the supervisor, replaced atomically
@@ -98,6 +99,10 @@ class StateFolder:
         """Return the names of the jobs of an owner. Reads none of the thousands that a folder may have."""
         return [name for name in self.list_job_names() if self.job_folder(name).owner_path(owner_key).exists()]
 
+    def list_search_names(self, key: str) -> list[str]:
+        """Return the names of the jobs of a search."""
+        return [name for name in self.list_job_names() if self.job_folder(name).search_path(key).exists()]
+
     def list_job_names(self) -> list[str]:
         """Return the names of all jobs."""
         try:
@@ -158,6 +163,10 @@ class JobFolder:
     def owner_path(self, owner_key: str) -> Path:
         """Return the file that exists if the job belongs to an owner."""
         return self.path / f"owner-{naming.hash_owner_key(owner_key)}"
+
+    def search_path(self, key: str) -> Path:
+        """Return the file that exists if the job belongs to a search."""
+        return self.path / f"search-{naming.hash_owner_key(key)}"
 
     def log_path(self, step: str) -> Path:
         """Return the file that receives the output of a step."""

@@ -25,19 +25,14 @@ _PACKAGED = Path(__file__).parent / "runtimes"
 
 @dataclass(frozen=True)
 class LocalRuntime:
-    """The fields of a runtime that the local backend uses.
-
-    Attributes:
-        name: Name of the runtime.
-        framework: Value of the label ``trainer.kubeflow.org/framework``. ``torch`` is started with torchrun, all
-            others with the Python interpreter.
-        num_nodes: Default number of nodes (``spec.mlPolicy.numNodes``).
-        env: Environment variables of the container ``node``. Entries with ``valueFrom`` are ignored.
-    """
+    """The fields of a runtime that the local backend uses."""
 
     name: str
+    #: Value of the label ``trainer.kubeflow.org/framework``. ``torch`` is started with torchrun, all others with the
+    #: Python interpreter.
     framework: str
     num_nodes: int
+    #: Environment variables of the container ``node``. Entries with ``valueFrom`` are ignored.
     env: dict[str, str]
 
     def to_public(self) -> Runtime:

@@ -29,16 +29,11 @@ _INDEX_SUFFIX = re.compile(r"-(\d+)$")
 
 
 class Phases(NamedTuple):
-    """Phases of a workload in lower case, by their meaning. A workload in any other phase is still running.
-
-    Attributes:
-        succeeded: The workload succeeded.
-        failed: The workload failed.
-        stopped: The workload was stopped: suspended if ``spec.active`` is false, otherwise failed.
-    """
+    """Phases of a workload in lower case, by their meaning. A workload in any other phase is still running."""
 
     succeeded: frozenset[str]
     failed: frozenset[str]
+    #: The workload was stopped: suspended if ``spec.active`` is false, otherwise failed.
     stopped: frozenset[str]
 
 

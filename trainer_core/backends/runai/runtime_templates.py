@@ -21,25 +21,19 @@ _POLICIES = {"torch": "torch", "deepspeed": "mpi", "mlx": "mpi", "mpi": "mpi"}
 
 @dataclass(frozen=True)
 class RuntimeTemplate:
-    """A runtime: the part of a workload that does not depend on the request.
-
-    Attributes:
-        name: Name of the runtime.
-        framework: ``torch``, ``torchtune``, ``deepspeed``, ``python``, …
-        image: Container image; empty if the Run:ai template has none.
-        spec: Fields of the Run:ai template; None for a built-in runtime.
-        shared: Whether the runtime is available to all projects.
-        torchtune_config: Prefix of the torchtune config files of the model, such as ``llama3_2/1B``; empty without a
-            recipe.
-        torchtune_args: Arguments of every recipe, before those of the request.
-    """
+    """A runtime: the part of a workload that does not depend on the request."""
 
     name: str
+    #: ``torch``, ``torchtune``, ``deepspeed``, ``python``, …
     framework: str
     image: str
+    #: Fields of the Run:ai template; None for a built-in runtime.
     spec: TrainingWorkloadSpec | None = None
+    #: Whether the runtime is available to all projects.
     shared: bool = True
+    #: Prefix of the torchtune config files of the model, such as ``llama3_2/1B``; empty without a recipe.
     torchtune_config: str = field(default="", repr=False)
+    #: Arguments of every recipe, before those of the request.
     torchtune_args: tuple[str, ...] = field(default=(), repr=False)
 
     @property

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from sys import intern
 
-from trainer_core.jobs import Progress
+from trainer_core.jobs import ObjectiveReport, Progress
 from trainer_core.k8s import initializer_job, job_state
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.resources import JOBS, TRAINJOBS
+from trainer_core.node.objective import OBJECTIVE_METRIC, RUNG_METRIC
 from trainer_core.runtimes import RuntimeKind
 
 __all__ = ["parse_job"]
@@ -54,7 +56,24 @@ def _parse_progress(raw: RawObject | None) -> Progress | None:
         if (number := _parse_number(metric["value"])) is not None
     }
     percent = raw.get("progressPercentage")
-    return Progress(percent, None if percent is None else 100, metrics)
+    return Progress(percent, None if percent is None else 100, metrics, objective=_parse_objective(raw))
+
+
+def _parse_objective(raw: RawObject) -> ObjectiveReport | None:
+    """Return the values of a search's objective, as `Objective.list_status_metrics` writes them."""
+    texts = {metric["name"]: metric["value"] for metric in raw.get("metrics") or ()}
+    if OBJECTIVE_METRIC not in texts:
+        return None
+    try:
+        value, step, best = json.loads(texts[OBJECTIVE_METRIC])
+        rungs = [
+            [name.removeprefix(RUNG_METRIC), *json.loads(text)]
+            for name, text in texts.items()
+            if name.startswith(RUNG_METRIC)
+        ]
+    except (TypeError, ValueError):
+        return None
+    return ObjectiveReport.parse({"value": value, "step": step, "best": best, "rungs": rungs})
 
 
 def _parse_number(text: str) -> float | None:

@@ -25,34 +25,25 @@ _INT_LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1}
 
 @dataclass(frozen=True)
 class SchemaField:
-    """A field of TrainJob with its validation rules.
+    """A field of TrainJob with its validation rules."""
 
-    Attributes:
-        is_integer: Whether it accepts only integers.
-        is_open: Whether it accepts any key.
-        minimum: Minimum value.
-        maximum: Maximum value.
-        max_items: Maximum number of list entries.
-        max_length: Maximum length of a string, or of each string in a list.
-        keys: Fields that identify a list entry (`x-kubernetes-list-map-keys`); entries must differ in them.
-    """
-
+    #: Whether it accepts only integers.
     is_integer: bool = False
+    #: Whether it accepts any key.
     is_open: bool = False
     minimum: int | None = None
     maximum: int | None = None
+    #: Maximum number of list entries.
     max_items: int | None = None
+    #: Maximum length of a string, or of each string in a list.
     max_length: int | None = None
+    #: Fields that identify a list entry (`x-kubernetes-list-map-keys`); entries must differ in them.
     keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class TrainJobSchema:
-    """Schema of TrainJob on a cluster.
-
-    Attributes:
-        fields: Every field by its dotted path, such as ``spec.trainer.numNodes``.
-    """
+    """Schema of TrainJob on a cluster."""
 
     fields: Mapping[str, SchemaField]
 
@@ -161,16 +152,12 @@ def _parse_field(part: Mapping[str, Any], inner: Mapping[str, Any]) -> SchemaFie
 
 @dataclass(frozen=True)
 class _PatchNode:
-    """An object inside a patch.
-
-    Attributes:
-        data: The object.
-        path: Dotted path of the object in the patch, for messages.
-        schema: Schema of TrainJob on the cluster.
-    """
+    """An object inside a patch."""
 
     data: Mapping[str, Any]
+    #: Dotted path of the object in the patch, for messages.
     path: str
+    #: Schema of TrainJob on the cluster.
     schema: TrainJobSchema
 
     def descend(self, name: str, *ignored: str) -> _PatchNode:

@@ -35,20 +35,16 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class FileDownloader:
-    """Downloads files of one commit.
+    """Downloads files of one commit."""
 
-    Attributes:
-        kind: ``dataset`` or ``model``.
-        name: ``owner/name``.
-        commit: Commit hash.
-        endpoint: URL of the Hub or a mirror.
-        token: Token; None for the one that huggingface_hub finds.
-    """
-
+    #: ``dataset`` or ``model``.
     kind: str
+    #: ``owner/name``.
     name: str
     commit: str
+    #: URL of the Hub or a mirror.
     endpoint: str
+    #: Token; None for the one that huggingface_hub finds.
     token: str | None = field(default=None, repr=False)
 
     def download(self, folder: Path, file: SourceFile, progress: FetchProgress, stop: threading.Event) -> None:

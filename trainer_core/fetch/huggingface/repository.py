@@ -42,18 +42,15 @@ _WORKERS = 8
 
 @dataclass(frozen=True)
 class HubLocation:
-    """A repository, revision and path on the Hub.
+    """A repository, revision and path on the Hub."""
 
-    Attributes:
-        kind: ``dataset`` or ``model``.
-        repo: ``owner/name``.
-        revision: Branch, tag or commit.
-        path: A file or folder of the repository; empty for all files.
-    """
-
+    #: ``dataset`` or ``model``.
     kind: str
+    #: ``owner/name``.
     repo: str
+    #: Branch, tag or commit.
     revision: str = constants.DEFAULT_REVISION
+    #: A file or folder of the repository; empty for all files.
     path: str = ""
 
     @classmethod

@@ -42,16 +42,12 @@ _TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "6h"}
 
 @dataclass(frozen=True)
 class Connection:
-    """Connection to a bucket.
-
-    Attributes:
-        store: Store of obstore.
-        signer: Origin of the credentials.
-        client: Creates botocore's S3 client, for requests that obstore does not offer.
-    """
+    """Connection to a bucket."""
 
     store: S3Store
+    #: Origin of the credentials.
     signer: Signer
+    #: Creates botocore's S3 client, for requests that obstore does not offer.
     client: Callable[[], Any]
 
 

@@ -212,14 +212,11 @@ _S3_MANAGED_ENCRYPTION = "AES256"
 
 @dataclass(frozen=True)
 class Upload:
-    """How an object was uploaded.
+    """How an object was uploaded."""
 
-    Attributes:
-        part_size: Bytes of its first part; None if the storage does not report it.
-        encrypted: Encrypted with a KMS or customer key: its ETag is not a checksum.
-    """
-
+    #: Bytes of its first part; None if the storage does not report it.
     part_size: int | None
+    #: Encrypted with a KMS or customer key: its ETag is not a checksum.
     encrypted: bool
 
 

@@ -1,0 +1,215 @@
+"""SearchOperator: run a hyperparameter search as an Airflow task.
+
+The search is its TrainJobs, and its key is that of the task instance. A worker or a triggerer that is killed at any
+point is followed by one that reads the TrainJobs and continues with the same trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_provider import assets, deferral, job_location, spec, xcom
+from airflow_provider.exceptions import TrainJobSearchFailedError
+from airflow_provider.operators.trainjob import TrainJobOperator, build_unreachable
+from trainer_core.errors import JobNotFoundError, TrainerError
+from trainer_core.jobs import RUNNING, TrainJobRef
+from trainer_core.search.definition import Direction, SearchDefinition, build_search_data
+from trainer_core.search.sampling import scale
+from trainer_core.search.space import parse_space
+from trainer_core.trainers import CustomTrainer
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from trainer_core.request import TrainJobRequest
+    from trainer_core.search.definition import Algorithm, Objective, StopPolicy, TrialConfig
+    from trainer_core.search.driver import SearchDriver, SearchState
+    from trainer_core.search.results import SearchOutcome
+
+__all__ = ["SearchOperator"]
+
+
+class SearchOperator(TrainJobOperator):
+    """Search for the best parameters of a training: each trial is a TrainJob, and the task ends with the search.
+
+    A retry, and a worker or a triggerer that takes over, continue the search with the same trials. Clearing the task
+    ends the trials and starts another search.
+
+    XComs: ``return_value`` (a dict with ``parameters``, ``value``, ``trial``, ``job`` and ``result`` of the best
+    trial), ``parameters``, ``best_value``, ``best_ref`` and ``metrics`` of the best trial, ``search`` (key and
+    generation), ``status``, ``diagnosis`` if it failed, ``resource_use``, and ``trials``, the best 100.
+
+    Example:
+        ```python
+        tune = SearchOperator(
+            task_id="tune",
+            runtime="python",
+            trainer=CustomTrainer(train),
+            search_space={"lr": Search.loguniform(1e-4, 1e-1), "batch": [16, 32]},
+            objectives=[Objective("val_loss")],
+            trial_config=TrialConfig(num_trials=20, parallel_trials=4),
+            deferrable=True,
+        )
+        best = {"lr": "{{ ti.xcom_pull('tune', key='parameters')['lr'] }}"}
+        final = TrainJobOperator(task_id="final", runtime="python", trainer=CustomTrainer(train), func_args=best)
+        tune >> final
+        ```
+
+    Args:
+        search_space: Distribution of each parameter, such as ``{"lr": Search.loguniform(1e-4, 1e-1)}``, or as plain
+            data, ``{"lr": {"loguniform": [1e-4, 1e-1]}, "batch": [16, 32]}``. Templated.
+        objectives: The objective, and further metrics to collect: a list of `Objective`, or of dicts of their fields.
+            Default: None, the smallest ``loss``. Templated.
+        trial_config: Limits: a `TrialConfig`, or a dict of its fields. Default: None, 10 trials one after the other.
+            Templated.
+        algorithm: `RandomSearch`, `GridSearch` or `OptunaSampler`, or its name and fields as plain data,
+            ``{"OptunaSampler": {"name": "tpe"}}``. Default: None, `RandomSearch`. Templated.
+        stop: Rule that ends losers early: `Asha` or `MedianStop`, or its name and fields as plain data. Default: None,
+            every trial runs to its end. Templated.
+        func_args: As for `TrainJobOperator`; the parameters of a trial override them.
+        kwargs: Arguments of `TrainJobOperator`, for each trial. `on_kill` and `execution_timeout` apply to the search.
+
+    Raises:
+        ValueError: An argument is invalid; raised when the DAG is parsed.
+    """
+
+    template_fields: Sequence[str] = ("spec", "func_args", "search")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"spec": "json", "func_args": "json", "search": "json"}
+
+    def __init__(
+        self,
+        *,
+        search_space: Mapping[str, Any],
+        objectives: Sequence[Objective | Mapping[str, Any]] | None = None,
+        trial_config: TrialConfig | Mapping[str, Any] | None = None,
+        algorithm: Algorithm | Mapping[str, Any] | str | None = None,
+        stop: StopPolicy | Mapping[str, Any] | None = None,
+        func_args: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not kwargs.get("wait_for_completion", True):
+            raise ValueError(
+                "SearchOperator always waits, because a search continues only while a process waits for it; remove "
+                "wait_for_completion, or set deferrable=True to free the worker slot"
+            )
+        search = build_search_data(
+            _has_template,
+            search_space=search_space,
+            objectives=objectives,
+            trial_config=trial_config,
+            algorithm=algorithm,
+            stop=stop,
+        )
+        examples = _build_examples(search["search_space"], kwargs.get("trainer"))
+        checked = {**examples, **func_args} if examples and isinstance(func_args, Mapping) else func_args or examples
+        super().__init__(func_args=checked or None, **kwargs)
+        self.func_args = func_args
+        self.search = search
+        self._driver: SearchDriver | None = None
+        self._state: SearchState | None = None
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
+        """Continue the search in this worker as far as the trigger could not, or finish the task.
+
+        Raises:
+            TrainJobSearchFailedError: The search failed.
+            TrainJobTimeoutError: The search did not end within `execution_timeout`.
+            TrainJobUnreachableError: The trigger could no longer read the trials.
+        """
+        return self.execute(context) if "search" in event else super().execute_complete(context, event)
+
+    def _submit_request(self, request: TrainJobRequest) -> TrainJobRef:
+        from trainer_core.search.driver import SearchDriver  # Parsing a DAG file does not need it.
+
+        assert request.owner is not None  # noqa: S101 -- the request of a task has one
+        client, definition = self.hook.client, SearchDefinition.from_dict(self.search)
+        self._driver = SearchDriver(client, request.owner, definition, request)
+        if not self._driver.exists:
+            self._saved_place.announce(job_location.describe_place(client))
+        self._state = self._driver.step()
+        while self._state.must_create:
+            self._state = self._driver.step()
+        ref = self._driver.first_ref
+        if ref is None:
+            raise JobNotFoundError(f"search {self._driver.name!r}: its TrainJobs were deleted while it began")
+        return ref
+
+    def _describe_ref(self, ref: TrainJobRef) -> dict[str, Any]:
+        """Return the ref of the search's first TrainJob, with what finds the search."""
+        assert self._driver is not None  # noqa: S101 -- _submit_request has set it
+        return {**super()._describe_ref(ref), "search": self._driver.owner.model_dump()}
+
+    def _still_runs_unchanged(self, request: TrainJobRequest) -> bool:
+        return False  # Clearing a task always starts another search.
+
+    def _follow_job(self, ti: Any, ref: TrainJobRef) -> Any:
+        state = self._state
+        assert state is not None  # noqa: S101 -- _submit_request has set it
+        ti.xcom_push(key="search", value=self._ref_data["search"])
+        if state.outcome is not None:
+            return self._finish_search(ti, state.outcome)
+        ti.xcom_push(key="status", value=RUNNING)
+        if self.deferrable and not self._saved_ref.waits_in_worker(ref):
+            self._generation.save(ref, waits=False)
+            deferral.defer_task(self, ti, self._ref_data, self.execution_timeout, store=self._task_store)
+        return self._finish_search(ti, self._run_driver(ti, ref))
+
+    def _wait_without_deferring(self, ti: Any, ref: TrainJobRef) -> Any:
+        return self._follow_job(ti, self._submit(ti)[0])
+
+    def _run_driver(self, ti: Any, ref: TrainJobRef) -> SearchOutcome:
+        assert self._driver is not None  # noqa: S101 -- _submit_request has set it
+        self._generation.save(ref, waits=True)
+
+        def handle_state(state: SearchState) -> None:
+            self._is_waiting = False
+            if self._interrupted:
+                self._raise_interrupted(ref)
+            self._is_waiting = state.outcome is None
+
+        try:
+            with self._driver as driver:
+                return driver.run(on_change=handle_state)
+        except TrainerError as error:
+            self._is_waiting = False
+            self._cancel_unless_retried(ti)
+            raise build_unreachable(ref, error) from error
+        finally:
+            self._is_waiting = False
+
+    def _finish_search(self, ti: Any, outcome: SearchOutcome) -> Any:
+        self._generation.save(self._ref or TrainJobRef.from_dict(self._ref_data), waits=False)
+        direction = SearchDefinition.from_dict(self.search).direction
+        returned = xcom.push_search_outcome(ti, outcome, maximize=direction is Direction.MAXIMIZE)
+        self.log.info("%s", outcome.message)
+        if not outcome.succeeded:
+            if self._interrupted and self._ref is not None:
+                self._raise_interrupted(self._ref)
+            raise TrainJobSearchFailedError(outcome.message, outcome)
+        best = outcome.best
+        if best is not None and best.ref is not None:
+            ref = TrainJobRef.from_dict(best.ref)
+            self.outcome = self.hook.client.get_job_outcome(ref)
+            assets.update_asset_events(self.outlets, self.outcome)
+        return returned
+
+
+def _has_template(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_template, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_template, value))
+    return "{{" in value if isinstance(value, str) else spec.is_upstream_result(value)
+
+
+def _build_examples(space: Any, trainer: Any) -> dict[str, Any]:
+    """Return a value of each parameter that the function's arguments lack, with which its signature is checked."""
+    if _has_template(space):
+        return {}
+    definition = spec.parse_template_yaml("trainer", trainer) if isinstance(trainer, str) else trainer
+    if not isinstance(definition, CustomTrainer) and not (isinstance(definition, Mapping) and "func" in definition):
+        return {}
+    given = spec.get_func_args(definition)
+    parsed = parse_space(space)
+    return {name: scale(each, 0.0) for name, each in parsed.items() if "." not in name and name not in given}

@@ -1,0 +1,71 @@
+"""SearchTrigger: drive a search in the triggerer as far as no code is needed.
+
+It observes the trials and makes the same decisions as a worker: it stops losers, and what runs at the end of the
+search. When trials are to be created, which needs the training function, it wakes a worker once for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.triggers.trainjob import TrainJobTrigger
+from trainer_core.errors import BackendUnavailableError
+from trainer_core.request import Owner
+from trainer_core.search.driver import SearchDriver
+
+if TYPE_CHECKING:
+    from airflow_provider.triggers.deferred_log import LogReporter
+    from trainer_core.client import TrainerClient
+    from trainer_core.jobs import TrainJobRef
+    from trainer_core.search.driver import SearchState
+
+__all__ = ["SearchTrigger"]
+
+#: Seconds until a step is repeated after the backend did not answer, and how long this is tolerated.
+_RETRY_SECONDS, _PATIENCE_SECONDS = 5.0, 1800.0
+
+
+class SearchTrigger(TrainJobTrigger):
+    """Wait until a worker has something to do for a search, and fire one event.
+
+    The event is that of `TrainJobTrigger`, with ``search`` instead of ``outcome``: ``must_create`` if trials are to be
+    created, ``ended`` if the search has ended. `ref` is that of the search's first TrainJob, with ``search``: key,
+    slug and generation.
+    """
+
+    async def _follow(self, client: TrainerClient, ref: TrainJobRef, reporter: LogReporter) -> dict[str, Any]:
+        owner = Owner(**self.ref["search"])
+        driver = await asyncio.to_thread(SearchDriver, client, owner)
+        lock = threading.Lock()
+
+        def step() -> SearchState:
+            with lock:
+                return driver.step(create=False)
+
+        def close() -> None:
+            with lock:
+                driver.close()
+
+        failing_since: float | None = None
+        try:
+            while self.deadline is None or time.time() < self.deadline:
+                left = None if self.deadline is None else self.deadline - time.time()
+                try:
+                    state = await asyncio.to_thread(step)
+                except BackendUnavailableError as error:
+                    failing_since = failing_since or time.monotonic()
+                    if not error.transient or time.monotonic() - failing_since > _PATIENCE_SECONDS:
+                        raise
+                    await asyncio.sleep(_RETRY_SECONDS if left is None else min(left, _RETRY_SECONDS))
+                    continue
+                failing_since = None
+                if state.must_create or state.outcome is not None:
+                    return {"search": "ended" if state.outcome is not None else "must_create"}
+                await driver.wait_async(state, left)
+        finally:
+            # A step may still run, and a loser may save its checkpoint: the event does not wait for them.
+            threading.Thread(target=close, name="close-search", daemon=True).start()
+        return await self._handle_timeout("the search had not ended at the deadline")

@@ -1,0 +1,365 @@
+"""The driver against jobs in memory: killed at any call, several at once, deleted jobs, limits, cancel and clear."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from manual_backend import KilledError, ManualBackend, ManualJob
+
+from trainer_core import DebugBackendConfig, Name, Search, TrainerClient, TrialConfig
+from trainer_core.client.runs import JobRuns
+from trainer_core.errors import ConflictError, JobNotFoundError
+from trainer_core.jobs import Category
+from trainer_core.request import Owner
+from trainer_core.search.driver import SearchDriver, SearchState
+from trainer_core.trainers import CustomTrainer
+
+SPACE = {"x": Search.uniform(-1, 1), "y": Search.randint(1, 9)}
+
+
+def train(x: float, y: int) -> dict[str, float]:
+    return {"loss": x * x + y}
+
+
+def connect(jobs: dict[str, ManualJob] | None = None) -> TrainerClient:
+    client = TrainerClient(DebugBackendConfig())
+    client.backend = ManualBackend(jobs)
+    client.runs = JobRuns(client.backend, None, client.get_job_request)
+    return client
+
+
+def open_search(client: TrainerClient, owner: Owner | None = None, **changes: Any) -> SearchDriver:
+    from trainer_core.search.definition import SearchDefinition
+
+    fields: dict[str, Any] = {"search_space": SPACE, "trial_config": TrialConfig(6, 2), **changes}
+    options = [*fields.pop("options", [Name("tune")] if owner is None else [])]
+    template = {"trainer": CustomTrainer(train), "runtime": "python"}
+    return client.searches.open(template, SearchDefinition.parse(**fields), options, owner)
+
+
+def backend(client: TrainerClient) -> ManualBackend:
+    assert isinstance(client.backend, ManualBackend)
+    return client.backend
+
+
+def finish(client: TrainerClient, name: str) -> None:
+    """End a running trial with the value of its function."""
+    request = client.get_job_request(name)
+    assert request.trainer
+    assert request.trainer.code
+    backend(client).complete(name, **train(**request.trainer.code.args))
+
+
+def run_to_end(client: TrainerClient, driver: SearchDriver) -> SearchState:
+    """Let all running trials end, until the search has ended."""
+    for _ in range(200):
+        state = driver.step()
+        if state.outcome is not None:
+            return state
+        for job in backend(client).list_running():
+            finish(client, job.ref.name)
+    raise AssertionError("the search does not end")
+
+
+def list_runs(client: TrainerClient) -> list[ManualJob]:
+    runs = [job for job in backend(client).jobs.values() if job.request.search and job.request.search.kind == "run"]
+    return sorted(runs, key=lambda job: job.request.search.entry if job.request.search else 0)
+
+
+def list_trials(client: TrainerClient) -> list[tuple[Any, Any]]:
+    return [
+        (job.request.search.trial, job.request.search.parameters) for job in list_runs(client) if job.request.search
+    ]
+
+
+@pytest.fixture
+def client() -> TrainerClient:
+    return connect()
+
+
+def test_all_trials_run_and_never_more_at_a_time_than_asked_for(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        most = 0
+        while (state := driver.step()).outcome is None:
+            running = backend(client).list_running()
+            most = max(most, len(running))
+            finish(client, running[-1].ref.name) if running else None
+    assert most == 2
+    assert [trial for trial, _ in list_trials(client)] == [0, 1, 2, 3, 4, 5]
+    assert state.outcome.reason == "complete"
+    values = {trial.number: trial.value for trial in state.outcome.trials}
+    assert state.outcome.best is not None
+    assert values[state.outcome.best.trial] == min(value for value in values.values() if value is not None)
+
+
+def test_an_ended_search_returns_its_outcome_again_and_starts_nothing(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        first = run_to_end(client, driver).outcome
+    before = set(backend(client).jobs)
+    with open_search(client) as driver:
+        assert driver.step().outcome == first
+    with SearchDriver.find(client, "search/tune") as driver:
+        assert driver.step().outcome == first
+    assert set(backend(client).jobs) == before
+
+
+def test_any_job_may_be_deleted_after_the_end_except_the_record(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        first = run_to_end(client, driver).outcome
+    assert first is not None
+    for job in list_runs(client)[1:]:
+        backend(client).delete(job.ref)
+    with open_search(client) as driver:
+        again = driver.step().outcome
+    assert again is not None
+    assert again.trials == first.trials
+
+
+def test_a_deleted_trial_is_not_run_again(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        driver.step()
+        backend(client).delete(list_runs(client)[0].ref)
+        outcome = run_to_end(client, driver).outcome
+    assert [trial for trial, _ in list_trials(client)] == [1, 2, 3, 4, 5]
+    assert outcome is not None
+    assert [trial.status for trial in outcome.trials] == ["Lost", *["Complete"] * 5]
+
+
+def test_a_gap_that_a_new_driver_finds_is_a_deleted_trial(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        driver.step()
+        backend(client).delete(list_runs(client)[0].ref)
+    with open_search(client) as driver:
+        outcome = run_to_end(client, driver).outcome
+    assert outcome is not None
+    assert [trial.status for trial in outcome.trials] == ["Lost", *["Complete"] * 5]
+
+
+def test_values_outlive_their_jobs(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        driver.step()
+        for job in backend(client).list_running():
+            finish(client, job.ref.name)
+        driver.step()
+    for job in list_runs(client)[:2]:
+        backend(client).delete(job.ref)
+    with open_search(client) as driver:
+        outcome = run_to_end(client, driver).outcome
+    assert outcome is not None
+    assert [trial.status for trial in outcome.trials] == ["Complete"] * 6
+
+
+def test_a_retryable_failure_is_retried_with_the_same_parameters_and_a_limit(client: TrainerClient) -> None:
+    with open_search(client, trial_config=TrialConfig(2, 1, retries=1)) as driver:
+        driver.step()
+        for _ in range(2):
+            backend(client).fail(backend(client).list_running()[0].ref.name, Category.NODE_LOST, retryable=True)
+            driver.step()
+        outcome = run_to_end(client, driver).outcome
+    trials = list_trials(client)
+    assert [trial for trial, _ in trials] == [0, 0, 1]
+    assert trials[0] == trials[1]
+    assert outcome is not None
+    assert [trial.status for trial in outcome.trials] == ["Lost", "Complete"]
+
+
+def test_a_failure_of_the_code_is_not_retried_and_the_search_goes_on(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        driver.step()
+        backend(client).fail(backend(client).list_running()[0].ref.name)
+        outcome = run_to_end(client, driver).outcome
+    assert outcome is not None
+    assert [trial.status for trial in outcome.trials] == ["Failed", *["Complete"] * 5]
+    assert outcome.status == "Complete"
+
+
+@pytest.mark.parametrize("config", [TrialConfig(6, 2, max_failed_trials=2), TrialConfig(6, 1), TrialConfig(2, 1)])
+def test_failures_end_a_search(client: TrainerClient, config: TrialConfig) -> None:
+    with open_search(client, trial_config=config) as driver:
+        while (outcome := driver.step().outcome) is None:
+            for job in backend(client).list_running():
+                backend(client).fail(job.ref.name)
+    assert (outcome.status, outcome.reason) == ("Failed", "failed")
+    assert len(list_runs(client)) == min(config.max_failed_trials or 3, config.num_trials)
+    assert "UserCode: it failed" in outcome.message
+
+
+def test_a_slot_is_free_only_when_the_processes_of_an_ended_trial_are_gone(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        driver.step()
+        job = backend(client).list_running()[0]
+        job.processes = ["process 7"]
+        backend(client).fail(job.ref.name)
+        driver.step()
+        assert len(list_runs(client)) == 2
+        job.processes = []
+        driver.step()
+        assert len(list_runs(client)) == 3
+
+
+def test_a_goal_stops_what_runs_and_completes_the_search(client: TrainerClient) -> None:
+    with open_search(client, objectives=[{"metric": "loss", "goal": 0}]) as driver:
+        driver.step()
+        winner, other = backend(client).list_running()
+        backend(client).complete(winner.ref.name, loss=-1)
+        while (outcome := driver.step().outcome) is None:
+            pass
+    assert other.outcome is not None
+    assert other.outcome.diagnosis is not None
+    assert other.outcome.diagnosis.category is Category.STOPPED_EARLY
+    assert (outcome.status, outcome.reason) == ("Complete", "goal")
+    assert [trial.status for trial in outcome.trials] == ["Complete", "Stopped early"]
+
+
+def test_a_timeout_stops_what_runs(client: TrainerClient) -> None:
+    with open_search(client, trial_config=TrialConfig(6, 2, timeout=0.001)) as driver:
+        driver.step()
+        while (outcome := driver.step().outcome) is None:
+            pass
+    assert backend(client).list_running() == []
+    assert (outcome.status, outcome.reason) == ("Failed", "timeout")
+
+
+def test_after_cancel_nothing_lives_and_nothing_starts(client: TrainerClient) -> None:
+    other = connect(backend(client).jobs)
+    with open_search(client) as driver, open_search(other) as slow:
+        driver.step()
+        slow.step()
+        driver.cancel()
+        count = len(backend(client).jobs)
+        assert backend(client).list_running() == []
+        assert slow.step().table.trials
+        while (outcome := slow.step().outcome) is None:
+            pass
+    assert (outcome.status, outcome.reason) == ("Failed", "cancelled")
+    assert len(backend(client).jobs) == count
+    with open_search(client, trial_config=TrialConfig(20, 2)) as driver:
+        assert driver.step().outcome is not None
+    assert len(backend(client).jobs) == count
+
+
+def test_a_new_generation_ends_the_old_trials_and_refuses_the_old_driver(client: TrainerClient) -> None:
+    first = Owner(key="dag/run/tune", slug="tune", generation="0")
+    with open_search(client, first) as old:
+        old.step()
+        with open_search(client, first.model_copy(update={"generation": "1"})) as new:
+            new.step()
+            running = backend(client).list_running()
+            assert {job.request.owner.generation for job in running if job.request.owner} == {"1"}
+            with pytest.raises(ConflictError, match="newer generation"):
+                run_to_end(client, old)
+            run_to_end(client, new)
+    with pytest.raises(ConflictError, match="newer generation"), open_search(client, first) as old:
+        old.step()
+
+
+def test_an_extended_search_has_the_parameters_of_one_that_was_larger_from_the_start(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        run_to_end(client, driver)
+    with open_search(client, trial_config=TrialConfig(9, 4)) as driver:
+        outcome = run_to_end(client, driver).outcome
+    larger = connect()
+    with open_search(larger, trial_config=TrialConfig(9, 4)) as driver:
+        run_to_end(larger, driver)
+    assert list_trials(client) == list_trials(larger)
+    assert outcome is not None
+    assert len(outcome.trials) == 9
+
+
+def test_another_definition_is_refused_and_names_the_fields(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        driver.step()
+    with pytest.raises(ConflictError, match=r"differs in: search_space\.x"):
+        open_search(client, search_space={**SPACE, "x": Search.uniform(-2, 1)})
+    with pytest.raises(ConflictError, match=r"objectives"):
+        open_search(client, objectives=[{"metric": "other"}])
+
+
+def test_a_search_that_does_not_exist_is_named(client: TrainerClient) -> None:
+    with pytest.raises(JobNotFoundError, match="search 'other' does not exist"):
+        client.get_optimization_job("other")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_drivers_killed_at_any_call_make_the_trials_of_an_undisturbed_search(seed: int) -> None:
+    dice = random.Random(seed)  # noqa: S311 -- no secret
+    world = connect()
+    jobs = backend(world).jobs
+    config = TrialConfig(12, 3)
+    most = 0
+
+    def kill_sometimes(_: str) -> None:
+        if dice.random() < 0.04:
+            raise KilledError
+
+    drivers: list[SearchDriver] = []
+    outcome = None
+    while outcome is None:
+        running = backend(world).list_running()
+        most = max(most, len(running))
+        for job in running:
+            finish(world, job.ref.name) if dice.random() < 0.3 else None
+        try:
+            if len(drivers) < 2 and dice.random() < 0.5:
+                other = connect(jobs)
+                backend(other).on_call = kill_sometimes
+                drivers.append(open_search(other, trial_config=config))
+            if drivers:
+                driver = dice.choice(drivers)
+                outcome = driver.step().outcome
+        except KilledError:
+            drivers = [each for each in drivers if dice.random() < 0.5]
+    quiet = connect()
+    with open_search(quiet, trial_config=config) as driver:
+        expected = run_to_end(quiet, driver).outcome
+    assert expected is not None
+    assert [(t.number, t.values, t.value, t.status) for t in outcome.trials] == [
+        (t.number, t.values, t.value, t.status) for t in expected.trials
+    ]
+    assert list_trials(world) == list_trials(quiet)
+    assert most <= 3
+    entries = sorted(job.request.search.entry for job in jobs.values() if job.request.search)
+    assert entries == list(range(13))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_failures_deletions_and_kills_end_with_each_trial_settled_once(seed: int) -> None:
+    dice = random.Random(seed)  # noqa: S311 -- no secret
+    world = connect()
+    jobs, config = backend(world).jobs, TrialConfig(10, 3, retries=1)
+    parameters: dict[int, list[Any]] = {}
+
+    def kill_sometimes(_: str) -> None:
+        if dice.random() < 0.03:
+            raise KilledError
+
+    driver = outcome = None
+    while outcome is None:
+        for job in list(backend(world).list_running()):
+            section, chance = job.request.search, dice.random()
+            assert section is not None
+            assert section.trial is not None
+            known = parameters.setdefault(section.trial, [])
+            known += [section.parameters] if section.parameters not in known else []
+            if chance < 0.2:
+                finish(world, job.ref.name)
+            elif chance < 0.3:
+                backend(world).fail(job.ref.name, Category.PREEMPTED, retryable=True)
+            elif chance < 0.35 and len(jobs) > section.entry + 1:
+                backend(world).delete(job.ref)
+        assert len(backend(world).list_running()) <= 3
+        live = [job.request.search.trial for job in backend(world).list_running() if job.request.search]
+        assert len(live) == len(set(live))
+        with suppress(KilledError):
+            if driver is None:
+                other = connect(jobs)
+                backend(other).on_call = kill_sometimes
+                driver = open_search(other, trial_config=config)
+            outcome = driver.step().outcome
+            continue
+        driver = None
+    assert [trial.number for trial in outcome.trials] == list(range(10))
+    assert all(len(known) == 1 for known in parameters.values())

@@ -1,0 +1,537 @@
+"""Decides how a search continues: a pure function of its definition, its entries and the time.
+
+The state of a search is its TrainJobs: entry 0, 1, 2, … are created one after the other, each under a name that one
+process can take. Any number of drivers list them, decide, and act; what two of them decide at the same time is done
+once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from trainer_core.jobs import COMPLETE, Category, Outcome
+from trainer_core.lifecycle import early_stop
+from trainer_core.search.definition import Asha, GridSearch, Objective, SearchDefinition
+from trainer_core.search.history import RungReport, SettledTrial, TrialState
+from trainer_core.search.sampling import count_cells
+from trainer_core.text import shorten
+
+__all__ = [
+    "CANCELLED",
+    "COMPLETED",
+    "FAILED",
+    "GOAL",
+    "SUPERSEDED",
+    "TIMEOUT",
+    "Action",
+    "Decision",
+    "Ending",
+    "EntryView",
+    "Finish",
+    "Record",
+    "SearchTable",
+    "Start",
+    "Stop",
+    "TrialView",
+    "decide",
+    "judge",
+]
+
+#: Why a search has ended: the reasons of its records.
+COMPLETED, GOAL, TIMEOUT, FAILED, CANCELLED, SUPERSEDED = (
+    *("complete", "goal", "timeout"),
+    *("failed", "cancelled", "superseded"),
+)
+#: A search that ended for one of them is not continued with other limits.
+_FINAL = (CANCELLED, SUPERSEDED)
+#: Failures that say something about the parameters.
+_OF_PARAMETERS = (Category.USER_CODE, Category.OUT_OF_MEMORY, Category.DEADLINE)
+#: Category of a trial that reported no objective.
+_NO_OBJECTIVE = "NoObjective"
+#: First trials that all fail alike end a search, at least so many.
+_FIRST_TRIALS = 3
+_MAX_REASON = 300
+_DELETED: dict[str, Any] = {"category": Category.DELETED.value, "reason": "it was deleted"}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run of a trial ended.
+
+    Attributes:
+        state: As that of a settled trial, or ``Paused`` at a rung.
+        retryable: Whether it is started again while retries are left.
+        line: The line of the trial, if this is its last run.
+    """
+
+    state: TrialState | Literal["Paused"]
+    retryable: bool
+    line: SettledTrial
+
+
+@dataclass(frozen=True)
+class EntryView:
+    """An entry of a search, as a driver sees it.
+
+    Attributes:
+        number: Its number.
+        job: Name of its TrainJob.
+        created: When it was created, in seconds since 1970.
+        trial: Number of the trial. None for a record.
+        parameters: Parameters of the trial.
+        rung: Rung at which the run ends. None for the end of the training.
+        reason: Reason of a record.
+        limits: The limits and the goal that the search had then.
+        status: Status of the TrainJob, or ``Deleted``.
+        has_processes: Whether processes of it may run, also after its end.
+        ending: How it ended. None while it runs, for a record, and if it was deleted before its end was read.
+        reports: Its reports at rungs so far.
+        step: Step that it reported last.
+    """
+
+    number: int
+    job: str
+    created: float
+    trial: int | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    rung: int | None = None
+    reason: str | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    status: str = "Created"
+    has_processes: bool = True
+    ending: Ending | None = None
+    reports: tuple[RungReport, ...] = ()
+    step: float | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it trains, or may still have processes."""
+        return self.trial is not None and self.has_processes
+
+
+@dataclass(frozen=True)
+class TrialView:
+    """A trial of a search.
+
+    Attributes:
+        number: Its number.
+        status: ``Created``, ``Suspended``, ``Running``, ``Retrying``, ``Paused``, or how it ended: ``Complete``,
+            ``Stopped early``, ``Failed`` or ``Lost``.
+        parameters: Its parameters.
+        job: Name of its last TrainJob. None if it is unknown.
+        value: Value of the objective, so far.
+        step: Step that it reported last.
+        reports: Its reports at rungs.
+        settled: Its line once it has ended.
+        runs: Number of its TrainJobs.
+    """
+
+    number: int
+    status: str
+    parameters: Mapping[str, Any]
+    job: str | None = None
+    value: float | None = None
+    step: float | None = None
+    reports: tuple[RungReport, ...] = ()
+    settled: SettledTrial | None = None
+    runs: int = 1
+
+
+@dataclass(frozen=True)
+class SearchTable:
+    """All trials of a search.
+
+    Attributes:
+        trials: The trials, by number.
+        best: The best trial so far. None before one has a value.
+        total: Number of trials that the search will have.
+        reason: Why it has ended: that of its last record. None while it continues.
+    """
+
+    trials: Mapping[int, TrialView]
+    best: TrialView | None
+    total: int
+    reason: str | None = None
+
+    @property
+    def settled(self) -> dict[int, SettledTrial]:
+        """Lines of the trials that have ended, by number."""
+        return {number: trial.settled for number, trial in self.trials.items() if trial.settled is not None}
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start a run of a trial.
+
+    Attributes:
+        trial: Number of the trial.
+        parameters: Its parameters. None for a new trial: they are chosen from the history.
+        rung: Rung at which the run ends. None for the end of the training.
+        until: Step of that rung.
+        history: For a new trial: the lines from which its parameters are chosen.
+        running: For a new trial: parameters of the trials that count as running.
+    """
+
+    trial: int
+    parameters: Mapping[str, Any] | None = None
+    rung: int | None = None
+    until: float | None = None
+    history: tuple[SettledTrial, ...] = ()
+    running: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Stop a run. `why` is None for one that is cancelled with its search."""
+
+    entry: int
+    why: str | None
+
+
+@dataclass(frozen=True)
+class Record:
+    """Write a record that ends the search."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The search has ended."""
+
+    reason: str
+
+
+Action: TypeAlias = Start | Stop | Record | Finish
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a driver does, and when it decides again at the latest.
+
+    Attributes:
+        table: All trials.
+        actions: What to do, in this order.
+        wake_at: Time of the search's timeout, in seconds since 1970. None without one.
+    """
+
+    table: SearchTable
+    actions: tuple[Action, ...]
+    wake_at: float | None = None
+
+
+def judge(outcome: Outcome, definition: SearchDefinition, trial: int, parameters: Mapping[str, Any]) -> Ending:
+    """Return how a run of a trial ended."""
+    objective, report = definition.objective, outcome.objective
+    rungs = tuple(RungReport(trial, *each) for each in report.rungs) if report else ()
+    line = SettledTrial(
+        trial,
+        "Complete",
+        rungs=rungs,
+        parameters=parameters,
+        job=outcome.job.name,
+        seconds=outcome.duration.total_seconds() if outcome.duration else None,
+        gpu_hours=outcome.resource_use.gpu_hours if outcome.resource_use else None,
+        metrics={each.metric: value for each in definition.objectives if (value := _find(outcome, each)) is not None},
+    )
+    diagnosis = outcome.diagnosis
+    last = next((each.value for each in reversed(rungs) if each.value is not None), None)
+    if outcome.paused_at is not None:
+        return Ending(
+            "Paused", False, replace(line, state="StoppedEarly", value=last, reason="paused and not promoted")
+        )
+    if outcome.status == COMPLETE:
+        value = line.metrics.get(objective.metric)
+        if value is not None and math.isfinite(value):
+            return Ending("Complete", False, replace(line, value=value))
+        found = ", ".join(sorted(outcome.metrics)) if value is None else f"{objective.metric} {value}"
+        reason = f"reported no {objective.metric}{f', but: {found}' if found else ''}"
+        return Ending("Failed", False, replace(line, state="Failed", category=_NO_OBJECTIVE, reason=reason))
+    if diagnosis is None:
+        return Ending("Lost", False, replace(line, state="Lost"))
+    reason = shorten(diagnosis.reason, _MAX_REASON)
+    if diagnosis.category is Category.STOPPED_EARLY:
+        value = last if last is not None else line.metrics.get(objective.metric)
+        return Ending("StoppedEarly", False, replace(line, state="StoppedEarly", value=value, reason=reason))
+    state: TrialState = "Failed" if diagnosis.category in _OF_PARAMETERS else "Lost"
+    ended = replace(line, state=state, category=diagnosis.category.value, reason=reason)
+    return Ending(state, diagnosis.retryable, ended)
+
+
+def _find(outcome: Outcome, objective: Objective) -> float | None:
+    """Return the value of an objective: of the last report, or the best of all."""
+    report, best_of = outcome.objective, objective.best_of
+    if best_of is not None and report is not None and report.best is not None:
+        own = outcome.metrics.get(objective.metric)
+        choose = min if best_of == "min" else max
+        return report.best if own is None or not math.isfinite(own) else choose(report.best, own)
+    return outcome.metrics.get(objective.metric)
+
+
+def decide(
+    definition: SearchDefinition,
+    entries: Sequence[EntryView],
+    lines: Mapping[int, SettledTrial],
+    now: float,
+    *,
+    lag: int | None = None,
+    started: float | None = None,
+) -> Decision:
+    """Decide how a search continues.
+
+    `lines` are those that entries carry, `started` is when entry 0 was created if that is deleted, and `lag` how many
+    trials back parameters are chosen from.
+    """
+    config = definition.trial_config
+    total = config.num_trials
+    if isinstance(definition.algorithm, GridSearch):
+        total = min(total, count_cells(definition.space))
+    record = _find_closing_record(definition, entries)
+    trials = _build_trials(definition, entries, lines)
+    live = [entry for entry in entries if entry.is_live]
+    timeout = config.timeout
+    began = min((entry.created for entry in entries), default=now) if started is None else started
+    wake_at = None if timeout is None else began + float(timeout)
+    end = record.reason if record else _find_end(definition, trials, total, wake_at is not None and now >= wake_at)
+    starts = [] if end else _choose_starts(definition, trials, len(live), total, lag)
+    if end is None and not live and not starts:
+        end = COMPLETED
+    if end is None:
+        losers = _find_losers(definition, trials, live)
+        return Decision(_build_table(definition, trials, total), (*losers, *starts), wake_at)
+    actions: tuple[Action, ...] = tuple(Stop(entry.number, _explain_end(end)) for entry in live)
+    if not live:
+        trials = _build_trials(definition, entries, lines, closing=True)
+        actions = (Finish(end),) if record else (Record(end),)
+    return Decision(_build_table(definition, trials, total, end), actions, wake_at)
+
+
+def _build_table(
+    definition: SearchDefinition, trials: Mapping[int, TrialView], total: int, end: str | None = None
+) -> SearchTable:
+    return SearchTable(trials, _find_best(definition.objective, trials), total, end)
+
+
+def _find_closing_record(definition: SearchDefinition, entries: Sequence[EntryView]) -> EntryView | None:
+    """Return the record that ends the search, unless the search continues with other limits."""
+    last = max((entry for entry in entries if entry.status != "Deleted"), key=lambda entry: entry.number, default=None)
+    final = next((entry for entry in entries if entry.reason in _FINAL), None)
+    if final is not None or last is None or last.reason is None:
+        return final
+    return last if dict(last.limits) == definition.limits() else None
+
+
+def _build_trials(
+    definition: SearchDefinition,
+    entries: Sequence[EntryView],
+    lines: Mapping[int, SettledTrial],
+    closing: bool = False,
+) -> dict[int, TrialView]:
+    """Return the trials by number. With `closing`, paused ones have ended."""
+    runs: dict[int, list[EntryView]] = {number: [] for number in lines}
+    for entry in sorted(entries, key=lambda entry: entry.number):
+        if entry.trial is not None:
+            runs.setdefault(entry.trial, []).append(entry)
+    count = max(runs, default=-1) + 1
+    return {
+        number: _build_trial(definition, number, runs.get(number, []), lines.get(number), closing)
+        for number in range(count)
+    }
+
+
+def _build_trial(
+    definition: SearchDefinition, number: int, runs: Sequence[EntryView], line: SettledTrial | None, closing: bool
+) -> TrialView:
+    reports = _merge_reports([*(report for run in runs for report in run.reports), *(line.rungs if line else ())])
+    last = runs[-1] if runs else None
+    if last is None or (line is not None and not last.is_live):
+        line = line or SettledTrial(number, "Lost", **_DELETED)
+        return _settle(number, line, reports, len(runs))
+    trial = TrialView(number, last.status, last.parameters, last.job, _get_value(reports), last.step, reports)
+    trial = replace(trial, runs=len(runs))
+    ending = last.ending
+    if ending is None and last.is_live:
+        return trial
+    if ending is None:
+        deleted = SettledTrial(number, "Lost", None, reports, last.parameters, last.job)
+        return _settle(number, replace(deleted, **_DELETED), reports, len(runs))
+    if ending.state == "Paused" and not closing:
+        return replace(trial, status="Paused")
+    failures = sum(run.ending is not None and run.ending.retryable for run in runs)
+    if ending.retryable and failures <= definition.trial_config.retries:
+        return replace(trial, status="Retrying")
+    return _settle(number, replace(_add_up(ending.line, runs), rungs=reports), reports, len(runs))
+
+
+def _settle(number: int, line: SettledTrial, reports: tuple[RungReport, ...], runs: int) -> TrialView:
+    status = "Stopped early" if line.state == "StoppedEarly" else line.state
+    step = reports[-1].step if reports else None
+    return TrialView(number, status, line.parameters, line.job, line.value, step, reports, line, max(runs, 1))
+
+
+def _add_up(line: SettledTrial, runs: Sequence[EntryView]) -> SettledTrial:
+    """Add the time of earlier runs of a trial to that of its last one."""
+    earlier = [run.ending.line for run in runs[:-1] if run.ending]
+    seconds = [each.seconds for each in (*earlier, line) if each.seconds is not None]
+    hours = [each.gpu_hours for each in (*earlier, line) if each.gpu_hours is not None]
+    return replace(line, seconds=sum(seconds) if seconds else None, gpu_hours=sum(hours) if hours else None)
+
+
+def _merge_reports(reports: Iterable[RungReport]) -> tuple[RungReport, ...]:
+    """Return the first report at each rung."""
+    first: dict[int, RungReport] = {}
+    for report in sorted(reports, key=lambda report: report.time_ms):
+        first.setdefault(report.rung, report)
+    return tuple(first[rung] for rung in sorted(first))
+
+
+def _get_value(reports: Sequence[RungReport]) -> float | None:
+    return next((report.value for report in reversed(reports) if report.value is not None), None)
+
+
+def _find_best(objective: Objective, trials: Mapping[int, TrialView]) -> TrialView | None:
+    """Return the best complete trial; if there is none, the best one that was stopped early."""
+    for state in ("Complete", "Stopped early"):
+        best: TrialView | None = None
+        for trial in trials.values():
+            if trial.status != state or trial.value is None:
+                continue
+            if best is None or best.value is None or objective.is_better(trial.value, best.value):
+                best = trial
+        if best is not None:
+            return best
+    return None
+
+
+def _find_end(
+    definition: SearchDefinition, trials: Mapping[int, TrialView], total: int, is_timeout: bool
+) -> str | None:
+    """Return why nothing starts any more, although trials are left."""
+    config, objective = definition.trial_config, definition.objective
+    settled = [trial.settled for trial in trials.values() if trial.settled is not None]
+    if any(
+        line.state == "Complete" and line.value is not None and objective.reaches_goal(line.value) for line in settled
+    ):
+        return GOAL
+    failed = [line for line in settled if line.state in ("Failed", "Lost") and line.category != Category.DELETED.value]
+    if config.max_failed_trials is not None and len(failed) >= config.max_failed_trials:
+        return FAILED
+    if len(failed) == total:
+        return FAILED
+    first = [trials[number].settled for number in range(max(_FIRST_TRIALS, config.parallel_trials)) if number in trials]
+    categories = {line.category if line and line in failed else None for line in first}
+    if len(first) == max(_FIRST_TRIALS, config.parallel_trials) and len(categories) == 1 and None not in categories:
+        return FAILED
+    return TIMEOUT if is_timeout else None
+
+
+def _explain_end(reason: str) -> str | None:
+    """Return why a run is stopped with its search; None if it is cancelled."""
+    return {
+        GOAL: "another trial has reached the goal of the search",
+        TIMEOUT: "the time of the search is over",
+        FAILED: "the search has failed",
+    }.get(reason)
+
+
+def _find_losers(
+    definition: SearchDefinition, trials: Mapping[int, TrialView], live: Sequence[EntryView]
+) -> list[Action]:
+    if definition.stop is None:
+        return []
+    objective = definition.objective
+    reports = [report for trial in trials.values() for report in trial.reports]
+    losers = early_stop.find_losers(definition.stop, definition.direction.value, reports)
+    running = [entry for entry in live if entry.ending is None and entry.trial in losers]
+    return [Stop(entry.number, f"{objective.metric} {losers[int(entry.trial or 0)].reason}") for entry in running]
+
+
+def _choose_starts(
+    definition: SearchDefinition, trials: Mapping[int, TrialView], live: int, total: int, lag: int | None
+) -> list[Action]:
+    """Return the runs for the free slots: retries, then promotions, then new trials."""
+    free = definition.trial_config.parallel_trials - live
+    due = [trial for trial in trials.values() if trial.status == "Retrying"]
+    starts = [_repeat(definition, trial) for trial in due[: max(0, free)]]
+    free -= len(due)
+    policy = definition.stop
+    promotes = isinstance(policy, Asha) and policy.promote
+    promoted: set[tuple[int, int]] = set()
+    if promotes:
+        promoted = {(trial.number, rung) for trial in trials.values() for rung in _list_passed(trial)}
+    while free > 0 and isinstance(policy, Asha) and policy.promote:
+        chosen = _promote(definition, policy, trials, promoted, final=False)
+        if chosen is None:
+            break
+        starts.append(chosen)
+        free -= 1
+    for number in range(len(trials), min(total, len(trials) + max(0, free))):
+        start = _start_new(definition, trials, number, lag)
+        starts += [start] if start else []
+        if definition.uses_history:
+            break  # The parameters of the next one depend on those of this one.
+    if not starts and not live and not due and isinstance(policy, Asha) and policy.promote:
+        fully = any(trial.status == "Complete" for trial in trials.values())
+        last = None if fully else _promote(definition, policy, trials, promoted, final=True)
+        starts += [last] if last else []
+    return list(starts)
+
+
+def _list_passed(trial: TrialView) -> list[int]:
+    """Return the rungs of a trial at which it is not paused."""
+    rungs = [report.rung for report in trial.reports]
+    return rungs if trial.status != "Paused" else rungs[:-1]
+
+
+def _promote(
+    definition: SearchDefinition,
+    policy: Asha,
+    trials: Mapping[int, TrialView],
+    promoted: set[tuple[int, int]],
+    *,
+    final: bool,
+) -> Start | None:
+    reports = [report for trial in trials.values() for report in trial.reports]
+    chosen = early_stop.choose_promotion(policy, definition.direction.value, reports, promoted, final=final)
+    if chosen is None:
+        return None
+    number, rung = chosen
+    promoted.add(chosen)
+    return _build_start(policy, number, trials[number].parameters, rung + 1)
+
+
+def _repeat(definition: SearchDefinition, trial: TrialView) -> Start:
+    """Return the next run of a trial whose last one failed, up to the same rung."""
+    policy = definition.stop
+    if isinstance(policy, Asha) and policy.promote:
+        return _build_start(policy, trial.number, trial.parameters, trial.reports[-1].rung + 1 if trial.reports else 0)
+    return Start(trial.number, trial.parameters)
+
+
+def _build_start(policy: Asha, number: int, parameters: Mapping[str, Any] | None, rung: int) -> Start:
+    steps = early_stop.list_rungs(policy)
+    return Start(number, parameters, rung, steps[rung]) if rung < len(steps) else Start(number, parameters)
+
+
+def _start_new(
+    definition: SearchDefinition, trials: Mapping[int, TrialView], number: int, lag: int | None
+) -> Start | None:
+    """Return the start of a new trial; None while its parameters need results that do not exist yet."""
+    policy = definition.stop
+    start = Start(number)
+    if isinstance(policy, Asha) and policy.promote:
+        start = _build_start(policy, number, None, 0)
+    if not definition.uses_history:
+        return start
+    settled = [trial.settled for trial in trials.values() if trial.settled is not None]
+    if lag is None:
+        running = {trial.number: trial.parameters for trial in trials.values() if trial.settled is None}
+        return replace(start, history=tuple(settled), running=running)
+    history = [line for line in settled if line.trial <= number - lag]
+    if len(history) < max(0, number - lag + 1):
+        return None
+    others = range(max(0, number - lag + 1), number)
+    return replace(start, history=tuple(history), running={each: trials[each].parameters for each in others})

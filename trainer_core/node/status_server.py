@@ -1,0 +1,247 @@
+"""Progress without code: a server in global rank 0 that speaks the status protocol of Kubeflow Trainer (KEP-2779).
+
+transformers, the callback of `lightning_callback` and others report to it, as they do in a cluster with the gate
+TrainJobStatus. A report becomes a progress line, and is passed on to Trainer's own server where there is one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import queue
+import re
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from . import env, files, progress, trainer_status
+from .trainer_status import CA_CERT, KEPT, NAMES, TOKEN, URL
+
+if TYPE_CHECKING:
+    import socket
+
+__all__ = ["StatusServer"]
+
+_API = "/apis/trainer.kubeflow.org/"
+_MAX_BODY = 65_536
+_MAX_HEADERS = 16_384
+#: Seconds for one request, and between two: a client that floods the server takes no time from the training.
+_PATIENCE = 2.0
+_PAUSE = 0.05
+#: Seconds to pass the last report on, after the function has returned.
+_LAST_REPORT = 5.0
+_REASONS = {
+    200: "OK",
+    403: "Forbidden",
+    404: "NotFound",
+    413: "RequestEntityTooLarge",
+    422: "Invalid",
+    500: "InternalError",
+}
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+
+
+class StatusServer:
+    """Listens on 127.0.0.1 while the training function runs, and sets the variables by which libraries find it.
+
+    Not on other ranks, and not if the user has set a URL or ``TRAINJOB_STATUS_SERVER=0``. Never raises.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._token_path = folder / "status-token"
+        self._token = b""
+        self._path = ""
+        self._total: float = 0
+        self._before: dict[str, str] = {}
+        self._socket: socket.socket | None = None
+        self._reports: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._forwarder = threading.Thread(target=self._forward, daemon=True)
+
+    def __enter__(self) -> None:
+        url = os.environ.get(URL, "")
+        is_users = url and _API not in url
+        if not (env.rank() or os.environ.get(env.STATUS_SERVER) == "0" or is_users):
+            with contextlib.suppress(Exception):  # Without a server the training runs as well.
+                self._start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(Exception):
+                self._stop(self._socket)
+
+    def _start(self) -> None:
+        import socket  # Takes time.
+
+        self._token = os.urandom(32).hex().encode()
+        files.replace(self._token_path, self._token)
+        listener = socket.create_server(("127.0.0.1", 0), backlog=8)
+        self._path = urlsplit(trainer_status.get(URL)).path
+        if self._path:
+            self._forwarder.start()
+        else:
+            job = os.environ.get(env.NAME) or "trainjob"
+            self._path = f"{_API}v1alpha1/namespaces/default/trainjobs/{job}/status"
+        self._socket, self._before = listener, dict(os.environ)
+        os.environ.update({KEPT + name: trainer_status.get(name) for name in NAMES})
+        os.environ[URL] = f"http://127.0.0.1:{listener.getsockname()[1]}{self._path}"
+        os.environ[TOKEN] = str(self._token_path)
+        os.environ.pop(CA_CERT, None)
+        # urllib reads one of the two variables: the hosts of the other must not be lost.
+        for name, other in (("no_proxy", "NO_PROXY"), ("NO_PROXY", "no_proxy")):
+            hosts = self._before.get(name) or self._before.get(other) or ""
+            os.environ[name] = hosts if hosts == "*" else f"{hosts},127.0.0.1".lstrip(",")
+        sys.meta_path.append(_LightningFinder)
+        threading.Thread(target=self._serve, args=[listener], daemon=True).start()
+
+    def _stop(self, listener: socket.socket) -> None:
+        listener.shutdown(2)
+        listener.close()
+        self._token_path.unlink(missing_ok=True)
+        sys.meta_path.remove(_LightningFinder)
+        os.environ.clear()
+        os.environ.update(self._before)
+        if self._forwarder.is_alive():
+            self._reports.put(b"")
+            self._forwarder.join(_LAST_REPORT)
+
+    def _serve(self, listener: socket.socket) -> None:
+        while listener.fileno() >= 0:
+            with contextlib.suppress(OSError):
+                connection, _ = listener.accept()
+                with connection:
+                    self._answer(connection)
+            time.sleep(_PAUSE)
+
+    def _answer(self, connection: socket.socket) -> None:
+        end = time.monotonic() + _PATIENCE
+
+        def receive() -> bytes:
+            connection.settimeout(max(0.001, end - time.monotonic()))
+            return connection.recv(_MAX_BODY)
+
+        data = chunk = receive()
+        while chunk and b"\r\n\r\n" not in data and len(data) < _MAX_HEADERS:
+            chunk = receive()
+            data += chunk
+        head, _, body = data.partition(b"\r\n\r\n")
+        request, *lines = head.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        code = self._check_head(request, headers)
+        if code == 200:
+            length = int(headers.get("content-length", "0"))
+            while chunk and len(body) < length:
+                chunk = receive()
+                body += chunk
+            code = self._accept(body[:length])
+        failure = {"status": "Failure", "message": _REASONS[code], "reason": _REASONS[code], "code": code}
+        text = body[:length] if code == 200 else json.dumps(failure).encode()
+        lines = [f"HTTP/1.1 {code} {_REASONS[code]}", "Content-Type: application/json", "Connection: close"]
+        connection.sendall("\r\n".join([*lines, f"Content-Length: {len(text)}\r\n\r\n"]).encode() + text)
+        connection.shutdown(1)
+        # A client that still sends would lose the answer.
+        while receive():
+            pass
+
+    def _check_head(self, request: str, headers: Mapping[str, str]) -> int:
+        import hmac  # Takes time.
+
+        length = headers.get("content-length", "0")
+        if request.split(" ")[:2] != ["POST", self._path]:
+            return 404
+        if not hmac.compare_digest(headers.get("authorization", "").encode(), b"Bearer " + self._token):
+            return 403
+        if not length.isdecimal():
+            return 422
+        return 413 if int(length) > _MAX_BODY else 200
+
+    def _accept(self, body: bytes) -> int:
+        """Show what a request has sent and pass it on; return the code of the answer."""
+        try:
+            status = json.loads(body).get("trainerStatus")
+            if status is not None and not _is_valid(status):
+                return 422
+        except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
+            return 422
+        try:
+            if status is not None:
+                self._show(status)
+                if self._forwarder.is_alive():
+                    self._reports.put(body)
+        except Exception:  # noqa: BLE001 -- The function may have closed stdout.
+            return 500
+        return 200
+
+    def _show(self, status: Mapping[str, Any]) -> None:
+        numbers = {each["name"]: _parse_number(each["value"]) for each in status.get("metrics") or ()}
+        metrics = {name: number for name, number in numbers.items() if number is not None}
+        percent, step = status.get("progressPercentage"), metrics.pop("current_step", None)
+        self._total = metrics.pop("total_steps", self._total)
+        total = self._total if self._total > 0 else None
+        if step is None and percent is not None:
+            # The first and the last report of transformers have no step.
+            total = total or 100
+            step = round(percent * total / 100)
+        # The function may have imported another copy of this package. What it reports itself comes first.
+        module = sys.modules.get("trainer_core.node.progress", progress)
+        if not getattr(module, "is_called", False):
+            module._reporter.report(step, total, metrics)
+
+    def _forward(self) -> None:
+        """Pass the newest report on, until an empty one comes."""
+        bodies = [b"-"]
+        while b"" not in bodies:
+            bodies = [self._reports.get(), *(self._reports.get() for _ in range(self._reports.qsize()))]
+            for body in [*filter(None, bodies)][-1:]:
+                with contextlib.suppress(Exception):  # The server may be away.
+                    trainer_status.send(body)
+
+
+def _parse_number(text: str) -> float | int | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    if not math.isfinite(number):
+        return None
+    return int(number) if number == int(number) and "." not in text else number
+
+
+def _is_valid(status: Mapping[str, Any]) -> bool:
+    """Return whether Trainer would accept a status, by the schema of its CRD."""
+    percent, remaining = status.get("progressPercentage") or 0, status.get("estimatedRemainingSeconds") or 0
+    metrics = status.get("metrics") or []
+    texts = [each[key] for each in metrics for key in ("name", "value")]
+    return (
+        _TIME.fullmatch(status["lastUpdatedTime"]) is not None
+        and (type(percent), type(remaining)) == (int, int)
+        and 0 <= percent <= 100
+        and remaining >= 0
+        and len(metrics) <= 256
+        and all(isinstance(text, str) and 0 < len(text) <= 64 for text in texts)
+    )
+
+
+class _LightningFinder:
+    """Finds a distribution that exists in memory only: its entry points give Lightning a callback."""
+
+    @staticmethod
+    def find_spec(*_: object) -> None:
+        return None
+
+    @staticmethod
+    def find_distributions(context: Any = None) -> list[Any]:
+        if getattr(context, "name", None):
+            return []
+        from importlib.metadata import Distribution  # Takes time.
+
+        groups = ("lightning.pytorch.callbacks_factory", "pytorch_lightning.callbacks_factory")
+        points = "".join(f"[{group}]\ntrainjob = {__package__}.lightning_callback:create\n" for group in groups)
+        texts = {"METADATA": "Name: trainjob-node\nVersion: 0\n", "entry_points.txt": points}
+        methods = {"read_text": lambda _, name: texts.get(name), "locate_file": lambda _, path: Path(path)}
+        return [type("_Distribution", (Distribution,), methods)()]

@@ -1,0 +1,580 @@
+"""The driver of a search: lists its TrainJobs, decides, starts and stops trials, and waits for a change.
+
+All state is in the TrainJobs. A driver that is killed at any moment is followed by another one, and several drivers of
+the same search make one search: the entries have numbers, and one process can create each of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from trainer_core import naming
+from trainer_core.change_event import ChangeEvent, wait_any, wait_any_async
+from trainer_core.errors import ConflictError, JobNotFoundError, TrainerError, WaitTimeoutError
+from trainer_core.jobs import FAILED, Category, Diagnosis, Observation, Outcome, TrainJobRef
+from trainer_core.lifecycle import adoption, search as decisions, wait_state
+from trainer_core.lifecycle.search import EntryView, Record, SearchTable, Start, Stop
+from trainer_core.request import Owner, SearchEntry, TrainJobRequest
+from trainer_core.search import sampling, template as templates
+from trainer_core.search.definition import OptunaSampler, SearchDefinition
+from trainer_core.search.history import RungReport, SettledTrial, parse_lines
+from trainer_core.search.results import SearchOutcome
+from trainer_core.search.tables import build_outcome
+
+if TYPE_CHECKING:
+    from trainer_core.backends.follower import Follower
+    from trainer_core.client import TrainerClient
+
+__all__ = ["SearchDriver", "SearchState"]
+
+_log = logging.getLogger(__name__)
+#: Entries between two that carry the lines of all trials.
+_FULL_TABLE = 32
+#: Seconds after which the entries are listed again without a reason.
+_LIST_SECONDS = 30.0
+#: Seconds between two observations of a trial that does not change: with a stop policy, whose values may be in the log
+#: only, and without one.
+_PROGRESS_SECONDS, _OBSERVE_SECONDS = 2.0, 30.0
+#: Seconds between two looks at the processes of a trial that has ended.
+_PROCESS_SECONDS = 0.2
+#: Number of times that an entry of another driver is found in a row before this is an error.
+_MAX_ROUNDS = 1000
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """What a step of a driver has found.
+
+    Attributes:
+        table: All trials.
+        live: The TrainJobs to follow for a change.
+        must_create: Whether something is to be created, by a step with ``create=True``.
+        wake_at: When time alone changes the decision, in seconds since 1970. None if never.
+        outcome: How the search has ended. None before.
+    """
+
+    table: SearchTable
+    live: tuple[TrainJobRef, ...]
+    must_create: bool = False
+    wake_at: float | None = None
+    outcome: SearchOutcome | None = None
+
+
+@dataclass
+class _Entry:
+    """An entry and what this process knows of it."""
+
+    view: EntryView
+    ref: TrainJobRef
+    section: SearchEntry
+    wait: wait_state.WaitState
+    follower: Follower | None = None
+    observed: float = 0.0
+    #: Until when its processes are waited for after its end, in seconds of the monotonic clock.
+    processes_until: float | None = None
+    is_stopping: bool = False
+    #: What a wait has concluded about a trial that cannot start or recover. It is cancelled.
+    verdict: Outcome | None = None
+    context: ExitStack = field(default_factory=ExitStack)
+    report: Callable[[str, Outcome | None], None] | None = None
+
+    @property
+    def must_observe(self) -> bool:
+        return self.view.ending is None and self.view.status != "Deleted"
+
+    def close(self) -> None:
+        self.context.close()
+        self.follower = None
+
+
+class SearchDriver:
+    """Drives one search. Use it as a context manager.
+
+    Args:
+        client: The client.
+        owner: Key of the search, beginning of the names of its TrainJobs, and generation.
+        definition: The search. None: as its newest TrainJob has it.
+        template: The TrainJob of a trial, with an example of each parameter. None as for the definition.
+
+    Raises:
+        JobNotFoundError: There is no such search, and no definition.
+        ConflictError: The search exists with another definition, or has a newer generation.
+    """
+
+    def __init__(
+        self,
+        client: TrainerClient,
+        owner: Owner,
+        definition: SearchDefinition | None = None,
+        template: TrainJobRequest | None = None,
+    ) -> None:
+        self.client = client
+        self.owner = owner
+        self._entries: dict[int, _Entry] = {}
+        #: Numbers of entries that were deleted before this driver has seen them.
+        self._gaps: set[int] = set()
+        self._lines: dict[int, SettledTrial] = {}
+        self._others: list[tuple[TrainJobRef, TrainJobRequest, Observation]] = []
+        self._listed = 0.0
+        self._stops: list[threading.Thread] = []
+        self._best: int | None = None
+        self._outcome: SearchOutcome | None = None
+        self._is_ready = False
+        self._list_entries()
+        if definition is None or template is None:
+            definition, template = self._read_definition()
+        self.definition = definition
+        self.template = client.backend.resolve_request(templates.strip_template(template))
+        self._check_same_search()
+        self._read_settings()
+        self._is_ready = True
+        for entry in self._entries.values():
+            self._judge(entry)
+
+    @classmethod
+    def find(cls, client: TrainerClient, key: str, generation: str | None = None) -> SearchDriver:
+        """Return the driver of an existing search; of its newest generation, unless one is given."""
+        if generation is None:
+            found = client.backend.list_search_jobs(key, ())
+            owners = [job[1].owner for job in found.values() if job is not None and job[1].owner]
+            for owner in owners:
+                if generation is None or adoption.is_older(generation, owner.generation):
+                    generation = owner.generation
+        slug = key.removeprefix("search/") if key.startswith("search/") else "search"
+        return cls(client, Owner(key=key, slug=slug, generation=generation))
+
+    def __enter__(self) -> SearchDriver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        """Name of the search."""
+        return self.owner.key.removeprefix("search/")
+
+    @property
+    def exists(self) -> bool:
+        """Whether the search has a TrainJob."""
+        return bool(self._entries)
+
+    @property
+    def first_ref(self) -> TrainJobRef | None:
+        """The first TrainJob of the search that exists; None before it has one."""
+        return self._entries[min(self._entries)].ref if self._entries else None
+
+    def list_refs(self) -> list[TrainJobRef]:
+        """Return the TrainJobs of the search that exist; its records are the last ones."""
+        entries = sorted(self._entries.values(), key=lambda entry: (entry.section.kind == "record", entry.view.number))
+        return [entry.ref for entry in entries if entry.view.status != "Deleted"]
+
+    def close(self) -> None:
+        """Stop following the trials. They go on."""
+        for entry in self._entries.values():
+            entry.close()
+        for thread in self._stops:
+            thread.join()
+
+    def run(
+        self, timeout: float | None = None, on_change: Callable[[SearchState], None] | None = None
+    ) -> SearchOutcome:
+        """Drive the search until it has ended, and return its outcome."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            state = self.step()
+            if on_change is not None:
+                on_change(state)
+            if state.outcome is not None:
+                return state.outcome
+            if end is not None and time.monotonic() >= end:
+                raise WaitTimeoutError(f"search {self.name!r} has not ended after {timeout:g} s; its trials go on")
+            if not state.must_create:
+                self.wait(state, None if end is None else end - time.monotonic())
+
+    def step(self, create: bool = True) -> SearchState:
+        """Read what has changed, decide, and act. Without `create` nothing is started or recorded."""
+        if self._outcome is not None:
+            return SearchState(self._decide().table, (), outcome=self._outcome)
+        if create:
+            self._supersede()
+        if time.monotonic() - self._listed > _LIST_SECONDS:
+            self._list_entries()
+        self._observe()
+        decision = self._decide()
+        for _ in range(_MAX_ROUNDS):
+            if decision.table.reason == decisions.SUPERSEDED:
+                raise ConflictError(f"search {self.name!r} has a newer generation, which has ended these trials")
+            self._stop(action for action in decision.actions if isinstance(action, Stop))
+            if not create or self._create(decision):
+                return self._build_state(self._decide())
+            decision = self._decide()
+        raise ConflictError(f"search {self.name!r} cannot continue: other processes change it repeatedly")
+
+    def _build_state(self, decision: decisions.Decision) -> SearchState:
+        self._log_best(decision.table)
+        must_create = any(isinstance(action, (Start, Record)) for action in decision.actions)
+        if any(isinstance(action, decisions.Finish) for action in decision.actions):
+            self._outcome = build_outcome(self.client, self.name, self.definition, decision.table)
+        live = tuple(entry.ref for entry in self._entries.values() if entry.view.is_live and entry.must_observe)
+        return SearchState(decision.table, live, must_create, decision.wake_at, self._outcome)
+
+    def wait(self, state: SearchState, timeout: float | None = None) -> None:
+        """Wait until a trial has changed, or until it is time to decide again."""
+        wait_any(*self._plan_wait(state, timeout))
+
+    async def wait_async(self, state: SearchState, timeout: float | None = None) -> None:
+        """Do the same without blocking the running event loop."""
+        await wait_any_async(*self._plan_wait(state, timeout))
+
+    def _plan_wait(self, state: SearchState, timeout: float | None) -> tuple[list[ChangeEvent], float]:
+        """Return what to wait for, and for how many seconds at most."""
+        pause = _OBSERVE_SECONDS if self.definition.stop is None else _PROGRESS_SECONDS
+        limits = [pause, *([] if timeout is None else [timeout])]
+        limits += [] if state.wake_at is None else [state.wake_at - time.time()]
+        entries = [entry for entry in self._entries.values() if entry.view.is_live]
+        limits += [0.0 for entry in entries if entry.follower is None and entry.must_observe]
+        limits += [_PROCESS_SECONDS for entry in entries if entry.processes_until is not None]
+        limits += [entry.wait.timeout(time.monotonic()) for entry in entries if entry.wait.errors]
+        changed = [entry.follower.changed for entry in entries if entry.follower is not None and entry.must_observe]
+        return changed, max(0.0, min(limits))
+
+    def cancel(self) -> None:
+        """End the search, and all of its trials that run. Succeeds if it has ended."""
+        while not self._has_record(decisions.CANCELLED, decisions.SUPERSEDED):
+            if (table := self._decide().table).reason is not None:
+                break
+            self._create_record(decisions.CANCELLED, table)
+        self._stop(Stop(entry.view.number, None) for entry in self._entries.values() if entry.view.is_live)
+        for thread in self._stops:
+            thread.join()
+
+    def _has_record(self, *reasons: str) -> bool:
+        return any(entry.view.reason in reasons for entry in self._entries.values())
+
+    def _log_best(self, table: SearchTable) -> None:
+        best = table.best
+        if best is not None and best.number != self._best:
+            self._best = best.number
+            metric = self.definition.objective.metric
+            _log.info("Search %s: trial %d is the best so far: %s %s", self.name, best.number, metric, best.value)
+
+    def _decide(self) -> decisions.Decision:
+        views = [entry.view for _, entry in sorted(self._entries.items())]
+        return decisions.decide(
+            self.definition, views, self._lines, time.time(), lag=self.lag, started=self.started or None
+        )
+
+    # Reading
+
+    def _list_entries(self) -> None:
+        """List the TrainJobs of the search, and read those that are not known."""
+        self._listed = time.monotonic()
+        known = {entry.view.job for entry in self._entries.values()}
+        known |= {ref.name for ref, _, _ in self._others}
+        found = self.client.backend.list_search_jobs(self.owner.key, known)
+        for job in found.values():
+            if job is not None:
+                self._add(*job)
+        for entry in self._entries.values():
+            if entry.view.job not in found and entry.view.is_live:
+                self._mark_deleted(entry)
+        for number in set(range(max(self._entries, default=-1))) - self._entries.keys() - self._gaps:
+            self._verify_gap(number)
+
+    def _verify_gap(self, number: int) -> None:
+        """Read an entry that a list did not show; it may have been created while the list was read."""
+        entry = next(iter(self._entries.values())).section.model_copy(update={"entry": number})
+        owner = Owner(key=f"{self.owner.key}/{number}", generation=self.owner.generation)
+        for job in self.client.backend.find_jobs(TrainJobRequest(owner=owner, search=entry)):
+            if job.generation == self.owner.generation:
+                self._read(self.client.get_job_ref(job.name))
+                return
+        self._gaps.add(number)
+
+    def _read(self, ref: TrainJobRef) -> None:
+        self._add(ref, self.client.get_job_request(ref), self.client.observe(ref))
+
+    def _add(self, ref: TrainJobRef, request: TrainJobRequest, observation: Observation) -> None:
+        section = request.search
+        if section is None or request.owner is None or section.key != self.owner.key:
+            return
+        if request.owner.generation != self.owner.generation:
+            self._others.append((ref, request, observation))
+            return
+        view = EntryView(
+            number=section.entry,
+            job=ref.name,
+            created=section.created,
+            trial=section.trial if section.kind == "run" else None,
+            parameters=section.parameters,
+            rung=section.rung,
+            reason=section.reason,
+            limits=SearchDefinition.from_dict(section.definition).limits() if section.kind == "record" else {},
+            has_processes=section.kind == "run",
+        )
+        entry = _Entry(view, ref, section, wait_state.start(ref, time.monotonic()))
+        self._entries[section.entry] = entry
+        for number, line in parse_lines(section.settled).items():
+            self._lines.setdefault(number, line)
+        if section.kind == "record" and observation.outcome is None:
+            self.client.backend.cancel(ref)
+        if section.kind == "run":
+            entry.wait = entry.wait.on_observation(observation, time.monotonic())
+            self._apply(entry, observation)
+
+    def _read_definition(self) -> tuple[SearchDefinition, TrainJobRequest]:
+        runs = [entry for _, entry in sorted(self._entries.items()) if entry.section.kind == "run"]
+        if not runs:
+            raise JobNotFoundError(f"search {self.name!r} does not exist; `trainjob searches` lists the existing ones")
+        newest = self._entries[max(self._entries)]
+        request = self.client.get_job_request(runs[-1].ref)
+        return SearchDefinition.from_dict(newest.section.definition), templates.restore_template(request)
+
+    def _check_same_search(self) -> None:
+        self.digest = templates.compute_digest(self.template, self.definition)
+        first = next((entry for entry in self._entries.values() if entry.section.kind == "run"), None)
+        if first is not None and first.section.digest != self.digest:
+            stored = self.client.get_job_request(first.ref)
+            other = SearchDefinition.from_dict(first.section.definition)
+            templates.check_same_search(
+                self.owner.key, (templates.restore_template(stored), other), (self.template, self.definition)
+            )
+
+    def _read_settings(self) -> None:
+        """Read what the first driver has decided for all: seed and lag."""
+        newest = self._entries[max(self._entries)].section if self._entries else None
+        self.started = newest.started if newest else 0.0
+        if newest is not None:
+            self.seed, self.lag = newest.seed, newest.lag
+            return
+        algorithm = self.definition.algorithm
+        state = getattr(algorithm, "random_state", None)
+        self.seed = naming.hash_owner_key(self.owner.key) if state is None else str(state)
+        self.lag = None
+        if isinstance(algorithm, OptunaSampler) and algorithm.lag != "any":
+            default = None if self.definition.stop else max(1, 3 * self.definition.trial_config.parallel_trials // 2)
+            self.lag = algorithm.lag or default
+
+    # Observing
+
+    def _observe(self) -> None:
+        now = time.monotonic()
+        pause = _OBSERVE_SECONDS if self.definition.stop is None else _PROGRESS_SECONDS
+        for entry in list(self._entries.values()):
+            if entry.processes_until is not None:
+                self._check_processes(entry)
+            if not entry.must_observe or not entry.view.is_live:
+                continue
+            if entry.follower is None:
+                self._follow(entry)
+            assert entry.follower is not None  # noqa: S101 -- set above
+            if (
+                entry.follower.changed.is_set
+                or now - entry.observed >= pause
+                or entry.wait.errors
+                or not entry.observed
+            ):
+                self._observe_entry(entry, entry.follower)
+
+    def _follow(self, entry: _Entry) -> None:
+        entry.follower = self.client.backend.follow(entry.ref, progress=self.definition.stop is not None)
+        entry.context.enter_context(entry.follower)
+        entry.report = entry.context.enter_context(self.client.runs.report_progress(entry.ref))
+
+    def _observe_entry(self, entry: _Entry, follower: Follower) -> None:
+        entry.observed = time.monotonic()
+        try:
+            observation = follower.next_observation(0.0)
+        except TrainerError as error:
+            entry.wait = entry.wait.on_error(error, time.monotonic())
+            if isinstance(error, JobNotFoundError):
+                self._mark_deleted(entry)
+                self._judge(entry)
+            return
+        entry.wait = entry.wait.on_observation(observation, time.monotonic())
+        self._apply(entry, observation)
+
+    def _apply(self, entry: _Entry, observation: Observation) -> None:
+        """Update the view of an entry."""
+        progress, trial = observation.progress, entry.section.trial or 0
+        reported = progress.objective if progress else None
+        reports = tuple(RungReport(trial, *each) for each in reported.rungs) if reported else entry.view.reports
+        step = progress.step if progress and progress.step is not None else entry.view.step
+        entry.view = replace(entry.view, status=observation.status, reports=reports or entry.view.reports, step=step)
+        if entry.report is not None and entry.wait.outcome is None:
+            entry.report(observation.status, None)
+        if entry.wait.outcome is not None and self._is_ready:
+            self._judge(entry)
+
+    def _judge(self, entry: _Entry) -> None:
+        """Judge an entry that has ended."""
+        outcome = entry.wait.outcome
+        if outcome is None or entry.view.ending is not None or entry.view.trial is None:
+            return
+        if entry.wait.should_cancel:
+            entry.wait, entry.verdict = wait_state.start(entry.ref, time.monotonic(), fail_fast=False), outcome
+            self._stop_entry(entry, outcome.diagnosis)
+            return
+        if not entry.wait.outcome_is_stored:
+            with suppress(TrainerError):  # It only helps later readers.
+                self.client.backend.store_outcome(outcome)
+        if entry.verdict is not None and outcome.diagnosis is not None:
+            outcome = entry.verdict
+        ending = decisions.judge(outcome, self.definition, entry.view.trial, entry.view.parameters)
+        reports = ending.line.rungs or entry.view.reports
+        entry.view = replace(entry.view, status=outcome.status, ending=ending, reports=reports)
+        if entry.report is not None:
+            entry.report(outcome.status, outcome)
+        entry.close()
+        entry.processes_until = time.monotonic() + self.client.backend.max_left_seconds
+        if outcome.status == FAILED:
+            self._check_processes(entry)
+        else:
+            self._end(entry)
+
+    def _check_processes(self, entry: _Entry) -> None:
+        is_over = entry.processes_until is not None and time.monotonic() > entry.processes_until
+        if is_over or not self.client.backend.list_processes(entry.ref):
+            self._end(entry)
+
+    def _end(self, entry: _Entry) -> None:
+        entry.processes_until = None
+        entry.view = replace(entry.view, has_processes=False)
+
+    def _mark_deleted(self, entry: _Entry) -> None:
+        entry.close()
+        entry.view = replace(entry.view, status="Deleted", has_processes=False)
+
+    # Acting
+
+    def _create(self, decision: decisions.Decision) -> bool:
+        """Create the entries of a decision; return whether no other driver has taken one of their numbers."""
+        for action in decision.actions:
+            if isinstance(action, Record) and not self._create_record(action.reason, decision.table):
+                return False
+            if isinstance(action, Start) and not self._create_run(action, decision.table):
+                return False
+        return True
+
+    def _create_run(self, start: Start, table: SearchTable) -> bool:
+        templates.check_continuable(self.template)
+        parameters = start.parameters
+        if parameters is None:
+            parameters = sampling.suggest(
+                self.definition.space,
+                self.definition.algorithm,
+                self.seed,
+                start.trial,
+                start.history,
+                start.running,
+                self.definition.direction,
+            )
+        entry = self._build_entry(table, trial=start.trial, parameters=parameters, rung=start.rung, until=start.until)
+        request = templates.build_run(self.template, self.definition, self.owner, entry)
+        ref = self.client.submit(request)
+        if not self._add_created(ref, entry):
+            return False
+        _log.info("Search %s: trial %d starts as %s with %s", self.name, start.trial, ref.name, dict(parameters))
+        return True
+
+    def _create_record(self, reason: str, table: SearchTable) -> bool:
+        entry = self._build_entry(table, kind="record", reason=reason)
+        suspend = "Suspend" in self.client.backend.accepts
+        request = templates.build_record(self.template, self.owner, entry, suspend)
+        # Not by the client, which would track it as a run.
+        ref = self.client.backend.submit(request)
+        return self._add_created(ref, entry)
+
+    def _build_entry(self, table: SearchTable, **fields: Any) -> SearchEntry:
+        number = max(self._entries.keys() | self._gaps, default=-1) + 1
+        lines = table.settled
+        if number % _FULL_TABLE and fields.get("kind") != "record":
+            full = self._entries.get(number - number % _FULL_TABLE)
+            recorded = parse_lines(full.section.settled) if full else {}
+            lines = {trial: line for trial, line in lines.items() if trial not in recorded}
+        now = time.time()
+        self.started = self.started or now
+        return SearchEntry(
+            key=self.owner.key,
+            entry=number,
+            created=now,
+            started=self.started,
+            seed=self.seed,
+            lag=self.lag,
+            definition=self.definition.to_dict(),
+            digest=self.digest,
+            settled=tuple(line.to_line() for line in lines.values()),
+            **fields,
+        )
+
+    def _add_created(self, ref: TrainJobRef, entry: SearchEntry) -> bool:
+        """Add an entry; return whether it is the one of this driver, and not another one that took the number."""
+        self._read(ref)
+        added = self._entries.get(entry.entry)
+        if added is not None and added.section.created == entry.created and added.section.kind == entry.kind:
+            return True
+        self._list_entries()
+        return False
+
+    def _stop(self, stops: Iterable[Stop]) -> None:
+        """Stop runs, each in a thread: a trial may take its time to save a checkpoint."""
+        for stop in stops:
+            entry = self._entries[stop.entry]
+            if entry.is_stopping or entry.wait.outcome is not None:
+                continue
+            diagnosis = None if stop.why is None else Diagnosis(category=Category.STOPPED_EARLY, reason=stop.why)
+            self._stop_entry(entry, diagnosis)
+
+    def _stop_entry(self, entry: _Entry, diagnosis: Diagnosis | None) -> None:
+        why = diagnosis.reason if diagnosis else "the search is cancelled"
+        _log.info("Search %s: %s is stopped: %s", self.name, entry.ref.name, why)
+        entry.is_stopping = True
+        thread = threading.Thread(target=self._cancel, args=(entry, diagnosis), daemon=True)
+        self._stops = [each for each in self._stops if each.is_alive()]
+        self._stops.append(thread)
+        thread.start()
+
+    def _cancel(self, entry: _Entry, diagnosis: Diagnosis | None) -> None:
+        try:
+            self.client.backend.cancel(entry.ref, diagnosis)
+        except TrainerError as error:
+            _log.warning("Search %s: %s could not be stopped, and is tried again: %s", self.name, entry.ref.name, error)
+            entry.is_stopping = False
+
+    def _supersede(self) -> None:
+        """End the TrainJobs of an older generation before the first trial of this one starts."""
+        if not self._others or self._entries:
+            return
+        others, self._others = self._others, []
+        for generation in {request.owner.generation for _, request, _ in others if request.owner}:
+            older = Owner(key=self.owner.key, slug=self.owner.slug, generation=generation)
+            with SearchDriver(self.client, older) as driver:
+                driver.supersede(self.owner.generation)
+
+    def supersede(self, generation: str | None) -> None:
+        """End the search because a newer generation of it begins."""
+        if adoption.is_older(generation, self.owner.generation):
+            raise ConflictError(
+                f"search {self.name!r} has generation {self.owner.generation}, which is newer than {generation}; end "
+                "this run of the task"
+            )
+        while not self._has_record(decisions.SUPERSEDED):
+            self._create_record(decisions.SUPERSEDED, self._decide().table)
+        self._stop(Stop(entry.view.number, None) for entry in self._entries.values() if entry.view.is_live)
+        for thread in self._stops:
+            thread.join()
+        with suppress(WaitTimeoutError):
+            self._wait_for_end()
+
+    def _wait_for_end(self) -> None:
+        end = time.monotonic() + self.client.backend.max_end_seconds
+        while any(entry.view.is_live for entry in self._entries.values()) and time.monotonic() < end:
+            self._observe()
+            time.sleep(_PROCESS_SECONDS)

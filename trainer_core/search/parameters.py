@@ -1,0 +1,120 @@
+"""Puts the parameters of a trial into its request: into arguments, fields of a recipe, or placeholders of an image.
+
+Every trainer also gets them as environment variables. Pure functions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from trainer_core.errors import InvalidRequestError
+from trainer_core.lifecycle.early_stop import list_rungs
+from trainer_core.node import env
+from trainer_core.request import Code, TrainerRequest, TrainJobRequest
+from trainer_core.search.definition import Direction, MedianStop, SearchDefinition
+from trainer_core.search.space import Distribution, variable_name
+from trainer_core.torchtune import TorchTuneConfig
+from trainer_core.validation import list_names
+
+__all__ = ["apply_objective", "apply_parameters", "check_parameters"]
+
+#: A parameter in the arguments or variables of an image, as in Katib's trial templates.
+_PLACEHOLDER = re.compile(r"\$\{trialParameters\.([^}]*)\}")
+
+
+def check_parameters(request: TrainJobRequest, space: Mapping[str, Distribution]) -> None:
+    """Raise if the trainer of a trial has no place for a parameter, or a placeholder of an unknown one."""
+    trainer = request.trainer
+    if trainer is None:
+        raise InvalidRequestError("a search needs a trainer, which takes the parameters; set one")
+    if trainer.kind != "container":
+        return  # Its arguments and fields were checked with an example.
+    fields = [*(trainer.command or ()), *(trainer.args or ()), *trainer.literal_env.values()]
+    unknown = sorted({name for text in fields for name in _PLACEHOLDER.findall(text)} - space.keys())
+    if unknown:
+        raise InvalidRequestError(
+            f"${{trialParameters.{unknown[0]}}} is no parameter of the search; its parameters are {list_names(space)}"
+        )
+
+
+def apply_parameters(request: TrainJobRequest, parameters: Mapping[str, Any]) -> TrainJobRequest:
+    """Return the request of a trial with its parameters, which replace those of another trial."""
+    trainer = request.trainer
+    if trainer is None:
+        return request
+    changes: dict[str, Any] = {}
+    if trainer.code is not None:
+        arguments = _set_all(trainer.code.args, parameters)
+        changes["code"] = Code.model_validate({**trainer.code.model_dump(), "args": arguments})
+    elif trainer.config is not None:
+        changes["config"] = _check_recipe(_set_all(trainer.config, parameters))
+    variables = dict(trainer.env)
+    if trainer.kind == "container":
+        texts = {name: _to_text(value) for name, value in parameters.items()}
+        changes |= {name: _replace_all(getattr(trainer, name), texts) for name in ("command", "args")}
+        literals = {name: _replace(value, texts) for name, value in trainer.literal_env.items()}
+        variables |= literals
+    variables |= {variable_name(name): _to_text(value) for name, value in parameters.items()}
+    variables[env.HYPERPARAMETERS] = json.dumps(dict(parameters), ensure_ascii=False, sort_keys=True)
+    return _with_trainer(request, trainer, {**changes, "env": variables})
+
+
+def apply_objective(
+    request: TrainJobRequest, definition: SearchDefinition, until: float | None, trial: int | None = None
+) -> TrainJobRequest:
+    """Return the request of a trial whose nodes report the objective, at rungs at once, and pause at a step."""
+    if request.trainer is None:
+        return request
+    objective = definition.objective
+    best = objective.best_of or ("min" if definition.direction is Direction.MINIMIZE else "max")
+    settings = {
+        "metric": objective.metric,
+        "best": best,
+        "value": "last" if objective.best_of is None and not isinstance(definition.stop, MedianStop) else "best",
+        "at": list_rungs(definition.stop) if definition.stop else [],
+        "until": until,
+        "trial": trial,
+    }
+    text = json.dumps({name: value for name, value in settings.items() if value is not None}, sort_keys=True)
+    return _with_trainer(request, request.trainer, {"env": {**request.trainer.env, env.OBJECTIVE: text}})
+
+
+def _with_trainer(request: TrainJobRequest, trainer: TrainerRequest, changes: Mapping[str, Any]) -> TrainJobRequest:
+    return request.model_copy(update={"trainer": trainer.model_copy(update=dict(changes))})
+
+
+def _set_all(values: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values in which the parameters are set; a name with dots is an entry of an inner dict."""
+    result = dict(values)
+    for name, value in parameters.items():
+        *parents, last = name.split(".")
+        target = result
+        for parent in parents:
+            inner = target.get(parent)
+            target[parent] = dict(inner) if isinstance(inner, Mapping) else {}
+            target = target[parent]
+        target[last] = value
+    return result
+
+
+def _check_recipe(config: dict[str, Any]) -> dict[str, Any]:
+    try:
+        TorchTuneConfig.from_dict(config)
+    except ValueError as error:
+        raise InvalidRequestError(f"the recipe cannot have these parameters: {error}") from error
+    return config
+
+
+def _replace_all(texts: tuple[str, ...] | None, values: Mapping[str, str]) -> tuple[str, ...] | None:
+    return None if texts is None else tuple(_replace(text, values) for text in texts)
+
+
+def _replace(text: str, values: Mapping[str, str]) -> str:
+    return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
+
+
+def _to_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

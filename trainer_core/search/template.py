@@ -1,0 +1,173 @@
+"""Requests of the entries of a search: the TrainJob of its trials, with the parameters and the place in the search.
+
+Pure functions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from trainer_core import naming
+from trainer_core.errors import ConflictError, InvalidRequestError
+from trainer_core.jobs import SEARCH_LABEL, SEARCH_RECORD_LABEL
+from trainer_core.node import env
+from trainer_core.packaging import func_args
+from trainer_core.request import Code, Metadata, Owner, SearchEntry, TrainerRequest, TrainJobRequest
+from trainer_core.search.definition import SearchDefinition
+from trainer_core.search.parameters import apply_objective, apply_parameters
+from trainer_core.search.sampling import scale
+from trainer_core.search.space import Distribution
+from trainer_core.secrets import SecretRef
+from trainer_core.trainers import CustomTrainer
+
+__all__ = [
+    "add_example",
+    "build_record",
+    "build_run",
+    "check_same_search",
+    "compute_digest",
+    "restore_template",
+    "strip_template",
+]
+
+#: Fields of an image that may have placeholders of parameters.
+_IMAGE_FIELDS = ("command", "args")
+#: Beginning of a job's name that is its search's; the number of the entry and a digest follow.
+_MAX_SLUG = 15
+#: Variables of the nodes that differ between trials.
+_OWN_VARIABLES = (env.OBJECTIVE, env.HYPERPARAMETERS)
+_RECORD_CODE = "def record():\n    pass\n"
+
+
+def add_example(trainer: Any, space: Mapping[str, Distribution]) -> Any:
+    """Return a trainer whose function has a value for each parameter, so that its arguments can be checked.
+
+    The values are replaced in each trial. Other trainers are returned unchanged.
+    """
+    if isinstance(trainer, Mapping) and "func" in trainer:
+        return {**trainer, "func_args": _add_arguments(trainer.get("func_args"), space)}
+    if isinstance(trainer, CustomTrainer):
+        return replace(trainer, func_args=_add_arguments(trainer.func_args, space))
+    return trainer
+
+
+def _add_arguments(args: Mapping[str, Any] | None, space: Mapping[str, Distribution]) -> dict[str, Any]:
+    arguments = func_args.check_json(args)
+    for name, distribution in space.items():
+        *parents, last = name.split(".")
+        target = arguments
+        for parent in parents:
+            inner = target.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise ValueError(f"search_space: {name} is an entry of {parent}, which is no dict in func_args")
+            target = inner
+        target[last] = scale(distribution, 0.0)
+    return arguments
+
+
+def strip_template(request: TrainJobRequest) -> TrainJobRequest:
+    """Return the request of a trial without its name, owner and place in a search."""
+    return request.model_copy(update={"name": None, "owner": None, "search": None})
+
+
+def restore_template(request: TrainJobRequest) -> TrainJobRequest:
+    """Return the template of a search from the request of one of its runs."""
+    entry, trainer = request.search, request.trainer
+    labels = {name: value for name, value in request.metadata.labels.items() if name != SEARCH_LABEL}
+    changes: dict[str, Any] = {"metadata": request.metadata.model_copy(update={"labels": labels})}
+    if request.tracking is not None:  # Each trial has a separate run.
+        run: dict[str, Any] = {"run_id": None, "experiment_id": None, "env": {}}
+        changes["tracking"] = request.tracking.model_copy(update=run)
+    if trainer is not None:
+        variables = {name: value for name, value in trainer.env.items() if name not in _OWN_VARIABLES}
+        trainer = changes["trainer"] = trainer.model_copy(update={"env": variables})
+    request = request.model_copy(update=changes)
+    if entry is None or trainer is None or not entry.template:
+        return strip_template(request)
+    fields: dict[str, Any] = {name: tuple(entry.template[name]) for name in _IMAGE_FIELDS if name in entry.template}
+    originals = entry.template["env"].items()
+    fields["env"] = {name: SecretRef(**value) if isinstance(value, dict) else value for name, value in originals}
+    return strip_template(request.model_copy(update={"trainer": trainer.model_copy(update=fields)}))
+
+
+def build_run(
+    template: TrainJobRequest, definition: SearchDefinition, owner: Owner, entry: SearchEntry
+) -> TrainJobRequest:
+    """Return the request of a run of a trial."""
+    request = apply_objective(apply_parameters(template, entry.parameters), definition, entry.until, entry.trial)
+    entry = entry.model_copy(update={"template": _list_image_fields(template)})
+    return request.model_copy(
+        update={"owner": _build_owner(owner, entry), "search": entry, "metadata": _add_label(request.metadata, entry)}
+    )
+
+
+def build_record(template: TrainJobRequest, owner: Owner, entry: SearchEntry, suspend: bool) -> TrainJobRequest:
+    """Return the request of a record, which trains nothing and waits in no queue."""
+    trainer = TrainerRequest(kind="custom", code=Code(kind="source", text=_RECORD_CODE, entry="record"))
+    labels = {SEARCH_LABEL: naming.hash_owner_key(entry.key), SEARCH_RECORD_LABEL: str(entry.reason)}
+    is_recipe = template.trainer is None or template.trainer.kind == "builtin"
+    return TrainJobRequest(
+        owner=_build_owner(owner, entry),
+        runtime=None if is_recipe else template.runtime,
+        trainer=trainer,
+        metadata=Metadata(labels=labels),
+        runai=template.runai,
+        suspend=suspend,
+        search=entry,
+    )
+
+
+def compute_digest(template: TrainJobRequest, definition: SearchDefinition) -> str:
+    """Return a hash of what cannot change when a search is continued."""
+    work = _build_example(template, definition).fingerprint()
+    return hashlib.sha256(f"{definition.digest()}/{work}".encode()).hexdigest()[:16]
+
+
+def check_same_search(
+    key: str, one: tuple[TrainJobRequest, SearchDefinition], other: tuple[TrainJobRequest, SearchDefinition]
+) -> None:
+    """Raise if two searches with the same key differ in more than their limits."""
+    if compute_digest(*one) == compute_digest(*other):
+        return
+    fields = one[1].list_differences(other[1])
+    fields += [f"trial.{path}" for path in _build_example(*one).list_differences(_build_example(*other))]
+    raise ConflictError(
+        f"search {key.removeprefix('search/')!r} exists with another definition; it differs in: {', '.join(fields)}. "
+        "Choose another name, or delete it first"
+    )
+
+
+def check_continuable(request: TrainJobRequest) -> None:
+    """Raise if the files of a function's project are not stored with its jobs."""
+    project = request.project
+    if project is not None and not project.archive and not project.uri:
+        raise InvalidRequestError(
+            "the files of the function's project are not stored with the jobs of this search; continue it where its "
+            "definition is, or set code_uri"
+        )
+
+
+def _build_example(template: TrainJobRequest, definition: SearchDefinition) -> TrainJobRequest:
+    """Return the trial with the first value of each parameter, which is the same whichever trial it is made of."""
+    return apply_parameters(template, {name: scale(each, 0.0) for name, each in definition.space.items()})
+
+
+def _list_image_fields(template: TrainJobRequest) -> dict[str, Any]:
+    trainer = template.trainer
+    if trainer is None or trainer.kind != "container":
+        return {}
+    fields = trainer.model_dump(mode="json", include={*_IMAGE_FIELDS, "env"}, exclude_none=True)
+    return {**fields, "env": fields.get("env", {})}
+
+
+def _build_owner(owner: Owner, entry: SearchEntry) -> Owner:
+    slug = f"{owner.slug[:_MAX_SLUG].rstrip('-')}-{entry.entry}"
+    return Owner(key=f"{entry.key}/{entry.entry}", slug=slug, generation=owner.generation)
+
+
+def _add_label(metadata: Metadata, entry: SearchEntry) -> Metadata:
+    labels = {**metadata.labels, SEARCH_LABEL: naming.hash_owner_key(entry.key)}
+    return metadata.model_copy(update={"labels": labels})
