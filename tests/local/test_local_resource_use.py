@@ -44,7 +44,7 @@ def test_gpus_are_read_with_nvidia_smi_and_end_with_the_job(client, ask, tmp_pat
     assert (use.gpus, use.gpu_percent, use.gpu_idle_share) == (2, 45.0, 0.5)
     assert (use.gpu_memory_peak, use.gpu_memory_limit) == (4000 * 2**20, 8000 * 2**20)
     assert use.gpu_hours > 0
-    lines = list(client.get_job_logs("job"))
+    lines = list(client.get_job_logs("job", raw=True))
     assert [line for line in lines if strip_resource_report(line) is not None] == ["step 1: done"]
     gpus = [gpu for line in lines if (report := parse_resource_report(line)) for gpu in report["gpus"]]
     assert {"number": 0, "utilization": 90, "memory": 4000 * 2**20, "memory_limit": 8000 * 2**20} in gpus
