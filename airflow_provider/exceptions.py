@@ -14,6 +14,7 @@
           │    ├── TrainJobRefusedError        the cluster rejected an object of the job
           │    ├── TrainJobDeletedError        the job was cancelled or deleted
           │    ├── TrainJobInfrastructureError the backend itself failed
+          │    ├── TrainJobStoppedEarlyError   a search ended the trial, because others are better
           │    └── TrainJobFailedForGoodError  (AirflowFailException) the job failed, and a retry cannot help
           ├── TrainJobRejectedError            (AirflowFailException) the definition is invalid
           │    └── TrainJobConnectionMissingError  an Airflow connection does not exist
@@ -62,6 +63,7 @@ __all__ = [
     "TrainJobRefusedError",
     "TrainJobRejectedError",
     "TrainJobSearchFailedError",
+    "TrainJobStoppedEarlyError",
     "TrainJobTimeoutError",
     "TrainJobUnreachableError",
     "TrainJobUnschedulableError",
@@ -130,6 +132,10 @@ class TrainJobInfrastructureError(TrainJobFailedError):
     """The backend itself failed."""
 
 
+class TrainJobStoppedEarlyError(TrainJobFailedError):
+    """A search ended the trial, because others are better."""
+
+
 class TrainJobFailedForGoodError(TrainJobFailedError, AirflowFailException):
     """The TrainJob ended with status Failed, and a retry cannot help."""
 
@@ -187,6 +193,7 @@ _CLASSES_BY_CATEGORY: dict[str, type[TrainJobFailedError]] = {
     "Rejected": TrainJobRefusedError,
     "Deleted": TrainJobDeletedError,
     "Infrastructure": TrainJobInfrastructureError,
+    "StoppedEarly": TrainJobStoppedEarlyError,
 }
 
 

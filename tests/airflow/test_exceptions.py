@@ -29,6 +29,7 @@ NAMES = {
     Category.REJECTED: "TrainJobRefusedError",
     Category.DELETED: "TrainJobDeletedError",
     Category.INFRASTRUCTURE: "TrainJobInfrastructureError",
+    Category.STOPPED_EARLY: "TrainJobStoppedEarlyError",
 }
 
 
