@@ -14,11 +14,12 @@ from . import progress, trainer_status
 
 __all__ = ["ProgressCallback", "create"]
 
-_lightning: Any = sys.modules.get("lightning.pytorch") or sys.modules["pytorch_lightning"]
 
+class ProgressCallback:
+    """Reports the steps and metrics of a Trainer, seldom: reading metrics waits for the device.
 
-class ProgressCallback(_lightning.Callback):  # type: ignore[misc]
-    """Reports the steps and metrics of a Trainer, seldom: reading metrics waits for the device."""
+    `create` adds Lightning's own Callback as a base: this module can be imported without Lightning.
+    """
 
     _due = -math.inf
     _total = 0
@@ -53,4 +54,5 @@ class ProgressCallback(_lightning.Callback):  # type: ignore[misc]
 
 def create() -> list[ProgressCallback]:
     """Return the callbacks that each Trainer gets."""
-    return [ProgressCallback()]
+    lightning: Any = sys.modules.get("lightning.pytorch") or sys.modules["pytorch_lightning"]
+    return [type("ProgressCallback", (ProgressCallback, lightning.Callback), {})()]
