@@ -265,7 +265,9 @@ def _run_pytest(tests: list[str], modules: Path | None) -> int:
         variables = {"PYTHONPATH": str(Path.cwd()), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(Path.cwd().parent)}
         os.environ |= variables
         tempfile.tempdir = None
-        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-o", f"timeout={TEST_TIMEOUT}", *tests])
+        code = pytest.main(
+            ["-x", "-q", "-p", "no:cacheprovider", "-o", f"timeout={120 if modules else TEST_TIMEOUT}", *tests]
+        )
     except BaseException:  # noqa: BLE001  (whatever a mutant does when it is imported)
         return 70
     if modules:
