@@ -107,7 +107,8 @@ def executor_input(folder: Path, ref: dict[str, Any]) -> str:
     """Return what KFP gives to `wait`."""
     outputs = ("model", "metrics", "report", "classification")
     artifacts = {name: {"artifacts": [{"name": name, "uri": str(folder / name)}]} for name in outputs}
-    parameters = {name: {"outputFile": str(folder / f"{name}.txt")} for name in ("status", "result", "metric")}
+    names = ("status", "result", "metric", "last_job")
+    parameters = {name: {"outputFile": str(folder / f"{name}.txt")} for name in names}
     places = {"parameters": parameters, "artifacts": artifacts, "outputFile": str(folder / "output.json")}
     return json.dumps({"inputs": {"parameterValues": {"job": ref, "on_kill": "keep"}}, "outputs": places})
 

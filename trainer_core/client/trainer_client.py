@@ -781,7 +781,7 @@ class TrainerClient:
     ) -> str:
         """Start a hyperparameter search and return its name. The same call again continues it.
 
-        It starts the first trials and returns. The search moves on while a process waits for it; running trials go on
+        It starts the first trials and returns. The search moves on while a process waits for it; running trials continue
         without one.
 
         Example:
@@ -833,7 +833,7 @@ class TrainerClient:
 
         Raises:
             JobNotFoundError: The search does not exist.
-            WaitTimeoutError: It has not ended within the timeout. Its trials go on.
+            WaitTimeoutError: It has not ended within the timeout. Its trials continue.
         """
         return self.searches.wait(name, timeout, on_change)
 
@@ -872,7 +872,7 @@ class TrainerClient:
         Raises:
             ValueError: An argument is invalid.
             RuntimeError: The search ended with another status.
-            WaitTimeoutError: It has none of the statuses within the timeout. Its trials go on.
+            WaitTimeoutError: It has none of the statuses within the timeout. Its trials continue.
         """
         return self.searches.wait_for_status(name, status, timeout, callbacks or [])
 

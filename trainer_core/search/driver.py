@@ -41,7 +41,7 @@ _LIST_SECONDS = 30.0
 #: Seconds between two observations of a trial that does not change: with a stop policy, whose values may be in the log
 #: only, and without one.
 _PROGRESS_SECONDS, _OBSERVE_SECONDS = 2.0, 30.0
-#: Seconds between two looks at the processes of a trial that has ended.
+#: Seconds between two reads of the processes of a trial that has ended.
 _PROCESS_SECONDS = 0.2
 #: Number of times that an entry of another driver is found in a row before this is an error.
 _MAX_ROUNDS = 1000
@@ -176,7 +176,7 @@ class SearchDriver:
         return [entry.ref for entry in entries if entry.view.status != "Deleted"]
 
     def close(self) -> None:
-        """Stop following the trials. They go on."""
+        """Stop following the trials. They continue."""
         for entry in self._entries.values():
             entry.close()
         for thread in self._stops:
@@ -194,7 +194,7 @@ class SearchDriver:
             if state.outcome is not None:
                 return state.outcome
             if end is not None and time.monotonic() >= end:
-                raise WaitTimeoutError(f"search {self.name!r} has not ended after {timeout:g} s; its trials go on")
+                raise WaitTimeoutError(f"search {self.name!r} has not ended after {timeout:g} s; its trials continue")
             if not state.must_create:
                 self.wait(state, None if end is None else end - time.monotonic())
 

@@ -1,4 +1,4 @@
-"""What is known of the trials of a search: the values they reported at rungs, and how the settled ones ended."""
+"""State of the trials of a search: the values they reported at rungs, and how the settled ones ended."""
 
 from __future__ import annotations
 
