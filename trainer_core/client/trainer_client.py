@@ -781,8 +781,8 @@ class TrainerClient:
     ) -> str:
         """Start a hyperparameter search and return its name. The same call again continues it.
 
-        It starts the first trials and returns. The search moves on while a process waits for it; running trials continue
-        without one.
+        It starts the first trials and returns. The search moves on while a process waits for it; trials that run
+        continue without one.
 
         Example:
             ```python
