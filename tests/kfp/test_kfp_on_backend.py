@@ -274,6 +274,23 @@ def train_in_the_step_pipeline():
     return train_in_the_step
 
 
+def search_in_the_step_pipeline():
+    """Search in the step itself."""
+
+    @dsl.pipeline(name="search-in-the-step")
+    def search_in_the_step():
+        load("search")(
+            request=request_of(definitions.train_a_little, epochs=1, learning_rate=0.5),
+            search_space={"learning_rate": [0.1]},
+            objectives=[{"metric": "accuracy", "direction": "maximize"}],
+            trial_config={"num_trials": 1},
+            run_id=RUN_ID,
+            task_name=TASK_NAME,
+        )
+
+    return search_in_the_step
+
+
 def promote_nothing_pipeline():
     """Promote a model by a metric that nobody has named."""
 
@@ -348,6 +365,14 @@ def test_components_fetch_train_and_promote_in_their_steps(make_installation, se
 
 
 @in_installation("default")
+def test_a_search_in_the_step_gives_the_parameters_of_the_best_trial(make_installation, settings, tmp_path):
+    run = make_installation(**settings).run(compiled(search_in_the_step_pipeline(), tmp_path), {})
+
+    assert run.phase == "Succeeded", run.explain()
+    assert run.output("search", "parameters") == {"learning_rate": 0.1}
+
+
+@in_installation("default")
 def test_components_manage_a_job_and_an_exit_task_deletes_it(
     make_installation, settings, config, tmp_path, cluster, namespace
 ):
@@ -378,8 +403,9 @@ def test_a_loaded_component_that_must_run_is_never_taken_from_the_cache(make_ins
 
 def test_every_committed_component_is_here(tmp_path):
     used = set()
-    for pipeline in (train_on_a_cluster_pipeline(), train_in_the_step_pipeline(), manage_pipeline()):
-        executors = compiled(pipeline, tmp_path)[0]["deploymentSpec"]["executors"].values()
+    pipelines = (train_on_a_cluster_pipeline, train_in_the_step_pipeline, search_in_the_step_pipeline, manage_pipeline)
+    for make_pipeline in pipelines:
+        executors = compiled(make_pipeline(), tmp_path)[0]["deploymentSpec"]["executors"].values()
         used |= {executor["container"]["args"][0] for executor in executors}
 
     assert {path.stem for path in COMPONENTS.glob("*.yaml")} == used
