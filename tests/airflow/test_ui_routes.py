@@ -283,7 +283,7 @@ def test_a_cancelled_job_is_not_one_of_the_failed_ones(browse, retried):
     task, _, second = retried
     editor = browse(EDITOR)
     rows = editor.get("api/jobs", dag="open_attempts", status="Running").json()["jobs"]
-    assert [row["name"] for row in rows] == [second]
+    assert second in [row["name"] for row in rows]
     push(task, "status", "Failed")
     push(task, "diagnosis", {"category": "Deleted", "reason": "it was cancelled", "retryable": False})
     push(task, "progress", {"step": 2, "total": 4, "percentage": 50})

@@ -58,7 +58,7 @@ class StatusServer:
         self._token = b""
         self._path = ""
         self._total: float = 0
-        self._before: dict[str, str] = {}
+        self._before: dict[str, str | None] = {}
         self._socket: socket.socket | None = None
         self._reports: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._forwarder = threading.Thread(target=self._forward, daemon=True)
@@ -87,8 +87,10 @@ class StatusServer:
         else:
             job = os.environ.get(env.NAME) or "trainjob"
             self._path = f"{_API}v1alpha1/namespaces/default/trainjobs/{job}/status"
-        self._socket, self._before = listener, dict(os.environ)
-        os.environ.update({KEPT + name: trainer_status.get(name) for name in NAMES})
+        kept = {KEPT + name: trainer_status.get(name) for name in NAMES}
+        changed = (*NAMES, *kept, "no_proxy", "NO_PROXY")
+        self._socket, self._before = listener, {name: os.environ.get(name) for name in changed}
+        os.environ.update(kept)
         os.environ[URL] = f"http://127.0.0.1:{listener.getsockname()[1]}{self._path}"
         os.environ[TOKEN] = str(self._token_path)
         os.environ.pop(CA_CERT, None)
@@ -104,8 +106,11 @@ class StatusServer:
         listener.close()
         self._token_path.unlink(missing_ok=True)
         sys.meta_path.remove(_LightningFinder)
-        os.environ.clear()
-        os.environ.update(self._before)
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
         if self._forwarder.is_alive():
             self._reports.put(b"")
             self._forwarder.join(_LAST_REPORT)
