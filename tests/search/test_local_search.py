@@ -24,7 +24,7 @@ PARALLEL = 4
 
 
 def start_driver(home: Path, trials: int) -> subprocess.Popen[str]:
-    """Start a driver in a process of its own."""
+    """Start a driver in a separate process."""
     script = Path(__file__).with_name("search_driver_process.py")
     return subprocess.Popen([sys.executable, str(script), str(home), str(trials)], text=True)
 

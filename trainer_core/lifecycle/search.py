@@ -409,7 +409,7 @@ def _find_best(objective: Objective, trials: Mapping[int, TrialView]) -> TrialVi
 def _find_end(
     definition: SearchDefinition, trials: Mapping[int, TrialView], total: int, is_timeout: bool
 ) -> str | None:
-    """Return why nothing starts any more, although trials are left."""
+    """Return why no trial starts, although trials are left."""
     config, objective = definition.trial_config, definition.objective
     settled = [trial.settled for trial in trials.values() if trial.settled is not None]
     if any(
