@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -332,6 +332,18 @@ class BaseKubernetesBackend(Backend):
     def list_jobs_by_labels(self, labels: Mapping[str, str]) -> list[TrainJob]:
         """Return the jobs with these labels, newest first; the API server selects them."""
         return self._reader.list_train_jobs(self.namespace, labels)
+
+    def list_search_jobs(
+        self, key: str, known: Collection[str]
+    ) -> dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None]:
+        found: dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None] = {}
+        for raw in self._reader.list_search_objects(key, self.namespace):
+            job = self.adapter.parse_job(raw)
+            found[job.name] = None
+            if job.name not in known:
+                ref = observations.build_ref(job)
+                found[job.name] = ref, observations.parse_request(raw), self._reader.observe_object(raw, ref)
+        return found
 
     def get_runtime_packages(self, runtime: Runtime) -> list[str]:
         return runtime_packages.list_runtime_packages(self, runtime)
