@@ -404,6 +404,14 @@ class Backend(ABC):
             diagnosis: Diagnosis of the failed TrainJob. None: it was cancelled.
         """
 
+    def keeps_cancelled(self, request: TrainJobRequest) -> bool:
+        """Return whether the TrainJob of a request still exists after `cancel`, with what it has reported.
+
+        Args:
+            request: The request.
+        """
+        return True
+
     @abstractmethod
     def delete(self, ref: TrainJobRef) -> None:
         """Delete a TrainJob and end its processes. Its name is free afterwards. Succeeds if it does not exist.

@@ -44,6 +44,7 @@ from trainer_core.k8s.job_writer import JobWriter
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps
+from trainer_core.options.scheduling import KUEUE_QUEUE
 from trainer_core.request import TRACKING_SECRETS, TrainJobRequest
 from trainer_core.runtimes import Runtime
 
@@ -294,6 +295,9 @@ class BaseKubernetesBackend(Backend):
     def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
         with suppress(JobNotFoundError):
             self._writer.cancel(self._reader.get_object_by_ref(ref), diagnosis)
+
+    def keeps_cancelled(self, request: TrainJobRequest) -> bool:
+        return KUEUE_QUEUE not in request.metadata.labels
 
     def delete(self, ref: TrainJobRef) -> None:
         with suppress(JobNotFoundError):
