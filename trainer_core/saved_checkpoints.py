@@ -23,8 +23,6 @@ from trainer_core.request import TrainJobRequest
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
 
-__all__ = ["SavedCheckpoint", "list_of_job", "list_saved", "prune_of_job", "remove_expired", "try_bucket"]
-
 
 @dataclass(frozen=True)
 class SavedCheckpoint:

@@ -1174,7 +1174,7 @@ class WithoutTypes(ast.NodeTransformer):
 def dump(text):
     """Return the program as Python reads it, with line numbers, without docstrings, exports, and types with imports."""
     tree = WithoutTypes().visit(ast.parse(text))
-    of_types = ("__all__ = ", "if TYPE_CHECKING:", "from typing ", "from types ", "from collections.abc ")
+    of_types = ("if TYPE_CHECKING:", "from typing ", "from types ", "from collections.abc ")
     tree.body = [node for node in tree.body if not ast.unparse(node).startswith(of_types)]
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):

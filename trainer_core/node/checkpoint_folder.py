@@ -26,21 +26,6 @@ from . import files
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "CheckpointFolder",
-    "Checksums",
-    "DamagedError",
-    "checksum_all",
-    "get_fields",
-    "merge",
-    "parse_manifest",
-    "remove_expired",
-    "say",
-    "seal",
-]
-
 #: Size and CRC-32 of files by relative path.
 Checksums: TypeAlias = "dict[str, tuple[int, int]]"
 

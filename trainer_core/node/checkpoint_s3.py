@@ -43,8 +43,6 @@ from .checkpoint_folder import (
 )
 from .s3_client import Bucket, Entry, S3Error
 
-__all__ = ["CheckpointBucket", "remove_expired"]
-
 _MANIFEST_KEY = re.compile(rf"(?P<folder>(?P<training>.*)/{STEP}(?P<step>\d{{12}}))/{re.escape(MANIFEST)}")
 _TRAINING = re.compile(r"[^/]+/g-[^/]+/")
 _PART_NAME = re.compile(rf"{re.escape(PART)}[0-9a-f-]+")

@@ -27,22 +27,6 @@ from .stop_signal import StopSignal
 if TYPE_CHECKING:
     from .checkpoint_ranks import Place
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "CheckpointStore",
-    "Stopped",
-    "announce_launch",
-    "checkpoint_path",
-    "checkpoints",
-    "find_result",
-    "finish",
-    "flush",
-    "release",
-    "remember_launch",
-    "share_result",
-]
-
 _MAX_FILES = 20_000
 
 

@@ -11,8 +11,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["locked", "make_private", "replace", "write"]
-
 #: Seconds to wait for the lock; other processes hold it for one small write.
 _LOCK_TIMEOUT = 5.0
 

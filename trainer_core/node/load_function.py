@@ -20,8 +20,6 @@ from typing import Any
 
 from . import files, project
 
-__all__ = ["PayloadError", "digest", "load"]
-
 #: Prefix of the names of modules created from source.
 _MODULE_PREFIX = "trainjob_"
 

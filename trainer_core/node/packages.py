@@ -25,8 +25,6 @@ from typing import Any
 
 from . import files
 
-__all__ = ["PackageInstallError", "create_virtualenv", "ensure_packages"]
-
 #: Created last: the environment is complete.
 _MARKER = "ready"
 _LAST_LINES = 20

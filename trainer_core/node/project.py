@@ -20,8 +20,6 @@ from typing import Any
 
 from . import env
 
-__all__ = ["ProjectError", "decompress", "enter", "folders", "shorten", "unpack", "write_all"]
-
 #: Folders of the user's files in this process, with a separator at the end.
 folders: list[str] = []
 

@@ -11,8 +11,6 @@ from urllib.parse import unquote, urlsplit
 from . import files
 from .project import ProjectError, decompress, write_all
 
-__all__ = ["FetchError", "unpack"]
-
 #: Seconds to wait for another process of this machine that fetches them.
 _TIMEOUT = 600.0
 

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["RankLines"]
-
 #: Seconds between two states of a progress bar in the log.
 _BAR_INTERVAL = 10.0
 #: Characters of a line that is written although it has not ended.

@@ -21,8 +21,6 @@ from typing import NamedTuple
 
 from . import env, termination
 
-__all__ = ["PREFIX", "Gpu", "GpuQuery", "Monitor", "Usage", "get_interval", "parse_gpus", "read_usage", "start_process"]
-
 PREFIX = "[trainjob:resources] "
 #: Default seconds between two reports.
 INTERVAL = 10.0

@@ -28,8 +28,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-__all__ = ["Bucket", "Entry", "S3Error"]
-
 #: Bytes of a part of an upload and of a piece of a download; S3 accepts 10,000 parts.
 _PIECE, _MAX_PARTS = 16 * 2**20, 10_000
 _WORKERS = 8

@@ -19,18 +19,6 @@ from urllib.parse import unquote, urlsplit
 
 from . import env, files, jsonable, project
 
-__all__ = [
-    "encode_error",
-    "encode_result",
-    "error_record",
-    "parse_record",
-    "report_error",
-    "report_record",
-    "report_result",
-    "report_values",
-    "result_record",
-]
-
 #: Steps of checkpoints and of a pause, and what else is in a record beside a result or error.
 _STEPS = ("checkpoint", "resumed_from", "paused_at")
 _KEPT = ("resources", "objective", *_STEPS)

@@ -19,8 +19,6 @@ from urllib.parse import urlsplit
 from . import env
 from .progress import get_objective, progress
 
-__all__ = ["INTERVAL", "KEPT", "NAMES", "build_status", "get", "send", "update_trainjob_status"]
-
 #: Variables of Trainer's controller: a URL and two paths. While `status_server` runs, the libraries find its own values
 #: there, and those of the controller have names with a prefix.
 NAMES = URL, TOKEN, CA_CERT = (

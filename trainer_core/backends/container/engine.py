@@ -18,8 +18,6 @@ from trainer_core.backends.container.timestamps import parse_time
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.secrets import mask_credentials
 
-__all__ = ["Engine", "EngineConflictError", "EngineNotFoundError", "EngineRequestError", "Frame"]
-
 _TIMEOUT_SECONDS = 60
 #: For pulls, which send progress messages in between.
 _PULL_TIMEOUT_SECONDS = 600

@@ -15,8 +15,6 @@ from trainer_core.errors import BackendUnavailableError
 from trainer_core.secrets import mask_credentials
 from trainer_core.text import missing_extra
 
-__all__ = ["PODMAN", "ConnectionAttempt", "EngineCandidate", "connect_engine", "find_engine", "list_candidates"]
-
 DOCKER, PODMAN = "docker", "podman"
 _SOCKET = "unix://"
 

@@ -19,20 +19,6 @@ from trainer_core.backends.container import names
 from trainer_core.backends.container.timestamps import parse_optional_time
 from trainer_core.jobs import Outcome, TrainJobRef
 
-__all__ = [
-    "COPIED",
-    "END",
-    "LAUNCH",
-    "NOTE",
-    "RESUME",
-    "SUSPEND",
-    "Container",
-    "ContainerJob",
-    "JournalEntry",
-    "parse_job",
-    "parse_jobs",
-]
-
 #: Kinds of journal entries. `COPIED`: a step that needs no container has ended. `LAUNCH`: the nodes of a run are
 #: created and will be started. `NOTE`: an event that does not change the job.
 SUSPEND, RESUME, COPIED, LAUNCH, END, NOTE = "suspend", "resume", "copied", "launch", "end", "note"

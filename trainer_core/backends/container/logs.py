@@ -21,8 +21,6 @@ from trainer_core.backends.container.timestamps import parse_time
 from trainer_core.jobs import Progress
 from trainer_core.logs import LogLine, find_last_progress
 
-__all__ = ["ContainerLogCursor", "LogRead", "ProgressReader", "find_tail_cursor", "read_last_lines", "read_lines"]
-
 #: The engine's clock may be set back by less than this without losing lines.
 _MARGIN_SECONDS = 5
 #: A longer line is returned in pieces before it is complete.

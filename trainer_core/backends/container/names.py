@@ -6,32 +6,6 @@ labels of a volume. Further volumes of this kind are the entries of the job's jo
 
 from __future__ import annotations
 
-__all__ = [
-    "CONTENT_LABEL",
-    "DATA_KIND",
-    "ENGINE_LABEL",
-    "JOB_KIND",
-    "KIND_LABEL",
-    "MANAGED_LABEL",
-    "NAMESPACE_LABEL",
-    "NAME_LABEL",
-    "OWNER_LABEL",
-    "RUN_LABEL",
-    "STEP_LABEL",
-    "TOKEN_LABEL",
-    "UID_LABEL",
-    "cache_volume",
-    "claim_volume",
-    "container_name",
-    "data_volume",
-    "engine_volume",
-    "entry_volume",
-    "fetched_volume",
-    "host_name",
-    "job_labels",
-    "network_name",
-]
-
 _PREFIX = "trainjob-workflows."
 #: On every object; the namespace.
 NAMESPACE_LABEL = _PREFIX + "namespace"

@@ -16,17 +16,6 @@ from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeTrainer, TrainerType
 
-__all__ = [
-    "build_train_job",
-    "get_end_time",
-    "get_start_time",
-    "get_status",
-    "list_events",
-    "observe_job",
-    "parse_request",
-    "to_existing_job",
-]
-
 _EVENTS = {
     job_journal.SUSPEND: ("Suspended", "TrainJob is suspended"),
     job_journal.RESUME: ("Resumed", "TrainJob is resumed"),

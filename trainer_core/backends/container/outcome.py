@@ -23,8 +23,6 @@ from trainer_core.node import files
 from trainer_core.node.termination import parse_record
 from trainer_core.resource_use import summarize_resource_use
 
-__all__ = ["build_complete_entry", "build_failed_entry", "collect_facts", "read_node_records"]
-
 _TAIL_LINES = 50
 
 

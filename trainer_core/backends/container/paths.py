@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["code_folder", "data_cache", "lock_path", "runtime_cache", "state_folder"]
-
 
 def state_folder() -> Path:
     """Return the folder of all files, inside ``TRAINJOB_HOME`` (default ``~/.trainjob``)."""

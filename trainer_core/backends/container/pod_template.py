@@ -15,8 +15,6 @@ from trainer_core.errors import UnsupportedError
 from trainer_core.k8s import runtimes
 from trainer_core.options.patches import merge_patches
 
-__all__ = ["apply_patches", "get_container_settings", "get_limits", "get_node_container"]
-
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- the path is the same in every container
 _POD_FIELDS = frozenset({"volumes", "containers", "securityContext"})
 _CONTAINER_FIELDS = frozenset({"name", "env", "volumeMounts", "securityContext"})

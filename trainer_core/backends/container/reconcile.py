@@ -14,8 +14,6 @@ from typing import Any, TypeAlias
 from trainer_core.backends.container.job_journal import Container, ContainerJob
 from trainer_core.backends.container.plan import COPY, FETCH, NODE
 
-__all__ = ["START_TIMEOUT", "Action", "Complete", "Copy", "Done", "Fail", "Start", "Stop", "Wait", "next_action"]
-
 #: If a container is created and not started for this time, the process that created it is presumed dead.
 START_TIMEOUT = timedelta(seconds=10)
 

@@ -19,8 +19,6 @@ from trainer_core.jobs import TrainJobRef
 from trainer_core.request import TrainJobRequest
 from trainer_core.secrets import mask_credentials
 
-__all__ = ["JobStore"]
-
 
 class JobStore:
     """The jobs of one namespace."""

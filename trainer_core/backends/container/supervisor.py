@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trainer_core.jobs import TrainJobRef
 
-__all__ = ["is_supervised", "launch_supervisor", "main"]
-
 #: Seconds between two polls of the engine: initial value, maximum and growth while nothing changes.
 _MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.1, 2.0
 _POLL_BACKOFF = 1.2

@@ -21,15 +21,6 @@ from typing import IO, Any
 
 from trainer_core.node.packages import create_virtualenv
 
-__all__ = [
-    "EnvironmentBuildError",
-    "build_environment",
-    "environment_key",
-    "get_interpreter",
-    "list_environments",
-    "remove_environments",
-]
-
 _MARKER = "trainjob-ready"
 
 

@@ -20,8 +20,6 @@ from pathlib import Path
 from trainer_core.backends.local.host import get_host_identity
 from trainer_core.backends.local.job_store import acquire_lock, is_locked
 
-__all__ = ["JobQueue", "Ticket"]
-
 _LOCK = "lock"
 
 

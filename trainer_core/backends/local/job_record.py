@@ -28,24 +28,6 @@ from trainer_core.lifecycle import diagnosis
 from trainer_core.lifecycle.diagnosis import Facts
 from trainer_core.resource_use import summarize_resource_use
 
-__all__ = [
-    "DAMAGED",
-    "PENDING",
-    "RUNNING",
-    "STEP_FAILED",
-    "SUCCEEDED",
-    "JobRecord",
-    "StepRecord",
-    "append_event",
-    "failed_outcome",
-    "lost_outcome",
-    "make_ref",
-    "parse_cancellation",
-    "predict_ref",
-    "read_events",
-    "utc_timestamp",
-]
-
 #: Status of a job whose status.json cannot be read. Never written to the file.
 DAMAGED = "Damaged"
 #: Status of a step.

@@ -40,8 +40,6 @@ from trainer_core import naming
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.node import env, files
 
-__all__ = ["JobFolder", "StateFolder", "acquire_lock", "is_locked", "read_json", "write_json"]
-
 #: More than an outcome with the last lines of a log.
 _RESERVE_BYTES = 32_768
 #: Time to wait for another process that changes the desired state of the same job. It needs about a millisecond.

@@ -21,19 +21,6 @@ from trainer_core.jobs import FAILED, RUNNING, Observation, Outcome, Step, Train
 from trainer_core.request import Metadata, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
-__all__ = [
-    "check_signals_possible",
-    "check_uid",
-    "job_elsewhere",
-    "job_not_found",
-    "observe_job",
-    "read_grace_seconds",
-    "read_record",
-    "read_request",
-    "read_train_job",
-    "read_version",
-]
-
 #: The uid of a job whose status.json and lock file are both damaged.
 _UNKNOWN_UID = "unknown"
 

@@ -42,8 +42,6 @@ from trainer_core.node import env, resource_monitor
 from trainer_core.resource_use import summarize_resource_use
 from trainer_core.validation import format_duration
 
-__all__ = ["LocalJobRunner", "reserve_port"]
-
 _log = logging.getLogger(__name__)
 _TERMINATION_GRACE_SECONDS = 3.0
 #: The other nodes usually fail shortly after the first one, and may have the better reason.

@@ -18,8 +18,6 @@ from trainer_core.errors import BackendUnavailableError, RuntimeNotFoundError
 from trainer_core.k8s.runtimes import FRAMEWORK_LABEL, NODE
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
-__all__ = ["LocalRuntime", "get_runtime", "list_runtimes"]
-
 _PACKAGED = Path(__file__).parent / "runtimes"
 
 

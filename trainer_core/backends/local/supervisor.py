@@ -21,8 +21,6 @@ from trainer_core.backends.local import processes
 from trainer_core.backends.local.job_queue import JobQueue, Ticket
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, acquire_lock, read_json, write_json
 
-__all__ = ["main"]
-
 
 def main(staged: Path) -> None:
     """Claim the staged job and run it to its end in a detached process.
