@@ -17,14 +17,13 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import files
+from . import files, locks
 from .checkpoint_folder import (
     MANIFEST,
     MARKS,
@@ -78,7 +77,8 @@ class CheckpointBucket:
         self._bucket = Bucket(bucket)
         self._rank = 0
         self._manifests: dict[tuple[str, float], dict[str, Any]] = {}
-        self._user: int | None = None
+        #: Releases the lock that the ranks of this machine share while they may read what was fetched.
+        self._stop_using: weakref.finalize[..., Any] | None = None
 
     def prepare(self, rank: int) -> None:
         """Delete what a killed attempt has left on this machine."""
@@ -230,9 +230,9 @@ class CheckpointBucket:
 
     def close(self) -> None:
         """Delete what was fetched to this machine, unless another rank may still read it."""
-        if self._user is not None:
-            with contextlib.suppress(BlockingIOError):
-                _lock_alone(self._user)
+        if self._stop_using is not None:
+            self._stop_using()
+            with contextlib.suppress(BlockingIOError), locks.locked(self._scratch / "users", 0):
                 self.forget_fetched()
 
     def _list(self, prefix: str) -> list[Entry]:
@@ -300,10 +300,11 @@ class CheckpointBucket:
         name, part = found.key.rpartition("/")[2], found.manifest["part"]
         target = self._scratch / f"{name}-{part.lstrip('.')}"
         try:
-            with _locked(self._scratch / "lock"):
-                if self._user is None:
-                    self._user = _lock_shared(self._scratch / "users")
-                    weakref.finalize(self, os.close, self._user)
+            with locks.locked(self._scratch / "lock"):
+                if self._stop_using is None:
+                    users = locks.acquire(self._scratch / "users", shared=True)
+                    # A forked child may close it: the lock stays until the last process has closed it.
+                    self._stop_using = weakref.finalize(self, os.close, users)
                 if not target.is_dir():
                     # The network or the memory may have been wrong, and not the storage.
                     wrong = self._download(found, target) and self._download(found, target)
@@ -367,38 +368,3 @@ def _parse_step(part: str) -> int:
 def _is_safe(name: str) -> bool:
     """Return whether a path of a manifest stays in its folder."""
     return bool(name) and not name.startswith("/") and ".." not in name.split("/") and "\0" not in name
-
-
-if sys.platform == "win32":  # pragma: no cover
-
-    @contextlib.contextmanager
-    def _locked(path: Path) -> Iterator[None]:
-        """Windows has no flock: each rank that comes while another one fetches would fail."""
-        del path
-        yield
-
-    def _lock_shared(path: Path) -> int:
-        return os.open(path, os.O_RDWR | os.O_CREAT)
-
-    def _lock_alone(handle: int) -> None:
-        del handle
-
-else:
-    import fcntl
-
-    @contextlib.contextmanager
-    def _locked(path: Path) -> Iterator[None]:
-        """Hold a lock against the other ranks of this node, for as long as a download takes."""
-        with path.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-
-    def _lock_shared(path: Path) -> int:
-        """Return a descriptor of a file that this process holds, with others, until it is closed."""
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(handle, fcntl.LOCK_SH)
-        return handle
-
-    def _lock_alone(handle: int) -> None:
-        """Raise BlockingIOError where another process holds the file."""
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,8 +8,6 @@ downloads nothing that the image already has.
 from __future__ import annotations
 
 import collections
-import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import json
@@ -19,11 +17,11 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import files
+from . import files, locks
 
 #: Created last: the environment is complete.
 _MARKER = "ready"
@@ -59,7 +57,7 @@ def _environment(wanted: Mapping[str, Any]) -> Path:
     folder = _folder(wanted)
     environment = folder / "environment"
     # All ranks of a node may arrive here at once; the first one installs.
-    with _locked(folder):
+    with locks.locked(folder):
         if not (folder / _MARKER).exists():
             shutil.rmtree(environment, ignore_errors=True)
             _make(environment, wanted)
@@ -74,16 +72,6 @@ def _folder(wanted: Mapping[str, Any]) -> Path:
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     shared = Path(tempfile.gettempdir(), f"trainjob-packages-{os.geteuid()}-{digest}")
     return shared if files.make_private(shared) else Path(tempfile.mkdtemp(prefix="trainjob-packages-"))
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _make(environment: Path, wanted: Mapping[str, Any]) -> None:

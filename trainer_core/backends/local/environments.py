@@ -14,11 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence, Set
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
+from trainer_core.node import locks
 from trainer_core.node.packages import create_virtualenv
 
 _MARKER = "trainjob-ready"
@@ -45,7 +46,7 @@ def build_environment(environments: Path, spec: dict[str, Any], log: IO[bytes], 
     """Build an environment unless it exists. Of several concurrent builders, one builds and the others wait."""
     key = environment_key(spec["packages"], spec["index_urls"])
     folder = environments / key
-    with _lock_environment(environments, key):
+    with locks.locked(environments / f"{key}.lock"):
         if (folder / _MARKER).exists():
             # The modification time of the marker is the time of the last use.
             (folder / _MARKER).touch()
@@ -71,16 +72,10 @@ def remove_environments(environments: Path, in_use: Set[str], min_age: float) ->
         if folder.name in in_use:
             continue
         # FileNotFoundError: another process removed the environment meanwhile.
-        with _lock_environment(environments, folder.name), suppress(FileNotFoundError):
+        with locks.locked(environments / f"{folder.name}.lock"), suppress(FileNotFoundError):
             if time.time() - marker.stat().st_mtime > min_age:
                 marker.unlink()
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _lock_environment(environments: Path, key: str) -> AbstractContextManager[Any]:
-    from filelock import FileLock  # Takes 40 ms, and most jobs have no environment.
-
-    return FileLock(environments / f"{key}.lock", mode=0o600)
 
 
 def _install(

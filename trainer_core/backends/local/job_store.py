@@ -26,11 +26,9 @@ Folders have mode 0700, files 0600.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,13 +36,12 @@ from typing import Any
 
 from trainer_core import naming
 from trainer_core.errors import BackendUnavailableError
-from trainer_core.node import env, files
+from trainer_core.node import env, files, locks
 
 #: More than an outcome with the last lines of a log.
 _RESERVE_BYTES = 32_768
 #: Time to wait for another process that changes the desired state of the same job. It needs about a millisecond.
 _DESIRED_LOCK_SECONDS = 10.0
-_LOCK_POLL_SECONDS = 0.005
 
 
 def _random_name() -> str:
@@ -195,7 +192,7 @@ class JobFolder:
 
     def is_supervised(self) -> bool:
         """Return whether the supervisor is alive. Decided by the lock it holds, never by a process id."""
-        return is_locked(self.lock)
+        return locks.is_locked(self.lock)
 
     @contextmanager
     def lock_desired(self) -> Iterator[None]:
@@ -204,20 +201,17 @@ class JobFolder:
         Inside the block, check that the folder still belongs to the job: another process may have removed it, and a new
         job may have its name.
         """
-        deadline = time.monotonic() + _DESIRED_LOCK_SECONDS
-        while (descriptor := acquire_lock(self.desired_lock)) is None:
-            if time.monotonic() > deadline:
-                raise BackendUnavailableError(
-                    f"TrainJob {self.name!r} cannot be changed: another process has locked {self.desired_lock} for "
-                    f"{_DESIRED_LOCK_SECONDS:.0f} s; end that process and try again"
-                )
-            time.sleep(_LOCK_POLL_SECONDS)
+        try:
+            descriptor = locks.acquire(self.desired_lock, _DESIRED_LOCK_SECONDS)
+        except BlockingIOError:
+            raise BackendUnavailableError(
+                f"TrainJob {self.name!r} cannot be changed: another process has locked {self.desired_lock} for "
+                f"{_DESIRED_LOCK_SECONDS:.0f} s; end that process and try again"
+            ) from None
         try:
             yield
         finally:
-            # A child process that another thread has forked meanwhile keeps the descriptor open.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
+            locks.release(descriptor)
 
     def read_desired(self) -> dict[str, Any]:
         """Return the desired state that clients wrote; empty if there is none, or if the file is damaged."""
@@ -254,33 +248,3 @@ def _replace_by_reserve(path: Path, content: bytes, reserve: Path) -> None:
         file.truncate()
         os.fsync(file.fileno())
     reserve.replace(path)
-
-
-def acquire_lock(path: Path) -> int | None:
-    """Acquire an exclusive lock without waiting.
-
-    `fcntl.flock` is used instead of a lock library because a forked child must inherit the lock, and because
-    `is_locked` must test it without ever blocking a process that acquires it.
-    """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def is_locked(path: Path) -> bool:
-    """Return whether a process holds the exclusive lock. Any number of observers can test it at the same time."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

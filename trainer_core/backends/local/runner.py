@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import math
 import os
@@ -38,7 +37,7 @@ from trainer_core.jobs import (
     build_complete_outcome,
 )
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts
-from trainer_core.node import env, resource_monitor
+from trainer_core.node import env, locks, resource_monitor
 from trainer_core.resource_use import summarize_resource_use
 from trainer_core.validation import format_duration
 
@@ -487,13 +486,13 @@ def reserve_port(folder: Path) -> Iterator[int]:
 
 def _lock_port(path: Path) -> int | None:
     """Return the descriptor of a locked file; None if another job has it, or is removing it."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = locks.acquire(path, 0)
+    except BlockingIOError:
+        return None
+    with suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(lock), path.stat()):
             return lock
-    except (BlockingIOError, FileNotFoundError):
-        pass
     os.close(lock)
     return None
 

@@ -19,7 +19,8 @@ from typing import NoReturn
 
 from trainer_core.backends.local import processes
 from trainer_core.backends.local.job_queue import JobQueue, Ticket
-from trainer_core.backends.local.job_store import JobFolder, StateFolder, acquire_lock, read_json, write_json
+from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json, write_json
+from trainer_core.node import locks
 
 
 def main(staged: Path) -> None:
@@ -69,9 +70,7 @@ def _run_job(state: StateFolder, folder: JobFolder, secrets: dict[str, str], tic
 
 def _claim_job(state: StateFolder, staged: JobFolder) -> tuple[JobFolder, str, Ticket]:
     """Rename the staged folder to the folder of the job. The lock is acquired before and stays on the renamed file."""
-    lock = acquire_lock(staged.lock)
-    if lock is None:
-        raise OSError(f"{staged.lock} is locked by another process")
+    lock = locks.acquire(staged.lock, 0)
     status = {**read_json(staged.status), "supervisor": os.getpid()}
     # A copy for the case that status.json is damaged later: nothing else writes to the lock file.
     os.write(lock, json.dumps(status).encode())
