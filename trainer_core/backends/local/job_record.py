@@ -28,8 +28,6 @@ from trainer_core.lifecycle import diagnosis
 from trainer_core.lifecycle.diagnosis import Facts
 from trainer_core.resource_use import summarize_resource_use
 
-#: Status of a job whose status.json cannot be read. Never written to the file.
-DAMAGED = "Damaged"
 #: Status of a step.
 PENDING, RUNNING, SUCCEEDED, STEP_FAILED = "Pending", "Running", "Succeeded", "Failed"
 
@@ -64,7 +62,6 @@ class JobRecord:
     attempt: int = 0
     #: Name of the runtime; None for a job without a trainer.
     runtime: str | None = None
-    #: Status of the job, or `DAMAGED`.
     status: str = CREATED
     started: str | None = None
     finished: str | None = None
@@ -167,8 +164,6 @@ def lost_outcome(
     A job that was cancelled before has the outcome of a cancelled job, so that no retry starts it again.
     """
     what = f"the supervisor (process {record.supervisor}) exited while the job was {record.status}"
-    if record.status == DAMAGED:
-        what = "status.json is damaged and the supervisor is not running"
     lost = Facts(infrastructure_error=f"{what}; see {supervisor_log}")
     return failed_outcome(record, ref, parse_cancellation(desired) or lost, progress)
 

@@ -454,7 +454,7 @@ class LocalJobRunner:
 
     def _save(self) -> None:
         with suppress(OSError):  # A full disk ends no training. The next change, or the end, is recorded with this one.
-            write_json(self._folder.status, self._record.to_dict())
+            write_json(self._folder.status, self._record.to_dict(), durable=True)
 
     def _append_event(self, reason: str, message: str, step: str | None = None) -> None:
         with suppress(OSError):

@@ -69,13 +69,10 @@ def _run_job(state: StateFolder, folder: JobFolder, secrets: dict[str, str], tic
 
 
 def _claim_job(state: StateFolder, staged: JobFolder) -> tuple[JobFolder, str, Ticket]:
-    """Rename the staged folder to the folder of the job. The lock is acquired before and stays on the renamed file."""
-    lock = locks.acquire(staged.lock, 0)
+    """Rename the staged folder to the folder of the job. The lock stays on the renamed file until this process ends."""
+    locks.acquire(staged.lock, 0)
     status = {**read_json(staged.status), "supervisor": os.getpid()}
-    # A copy for the case that status.json is damaged later: nothing else writes to the lock file.
-    os.write(lock, json.dumps(status).encode())
-    os.fsync(lock)
-    write_json(staged.status, status)
+    write_json(staged.status, status, durable=True)
     # Everything that can fail on a full disk happens before the job exists.
     os.close(os.open(staged.supervisor_log, os.O_WRONLY | os.O_CREAT, 0o600))
     folder = state.job_folder(status["name"])
