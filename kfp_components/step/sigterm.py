@@ -24,17 +24,6 @@ from trainer_core.k8s.kfp_runs import has_run_ended
 from trainer_core.request import TrainJobRequest
 from trainer_core.secrets import redact
 
-__all__ = [
-    "ON_KILL",
-    "Terminated",
-    "attach_job",
-    "cancel_on_sigterm",
-    "check_on_kill",
-    "delay_sigterm",
-    "handle_sigterm",
-    "submit_job",
-]
-
 ON_KILL = ("cancel", "keep")
 
 

@@ -20,17 +20,6 @@ from trainer_core.errors import (
 from trainer_core.jobs import Category, Diagnosis, JobFailedError, Observation, Outcome, PendingFailure, TrainJobRef
 from trainer_core.logs import find_training_state
 
-__all__ = [
-    "MAX_CONSECUTIVE_ERRORS",
-    "MAX_UNAVAILABLE_SECONDS",
-    "PendingFailureLog",
-    "WaitState",
-    "failure_message",
-    "raise_if_failed",
-    "restore",
-    "start",
-]
-
 #: After this many errors in a row, other than an unreachable backend, a wait raises the error.
 MAX_CONSECUTIVE_ERRORS = 10
 #: Seconds for which a wait tolerates an unreachable backend. A restart of a control plane takes less.
