@@ -12,8 +12,6 @@ from trainer_core.cli.output import OutputFormat, OutputOption, print_json, prin
 from trainer_core.k8s.preflight import PreflightReport
 from trainer_core.preflight import check_backend
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Add the subcommand."""
