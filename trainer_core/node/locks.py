@@ -74,11 +74,11 @@ def locked(path: Path, timeout: float = math.inf) -> Iterator[None]:
 def locked_if_possible(folder: Path, timeout: float) -> Iterator[None]:
     """Hold the lock of a folder, which leaves no file, while the block runs; without it the block runs as well.
 
-    A network file system may have no locks, and another process may hold it for too long.
+    The folder may be missing, a network file system may have no locks, and another process may hold it for too long.
     """
     descriptor = None
     with contextlib.suppress(OSError):
-        descriptor = acquire(folder, timeout)
+        descriptor = acquire(folder, timeout) if folder.is_dir() else None
     try:
         yield
     finally:

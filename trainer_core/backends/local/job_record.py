@@ -22,10 +22,8 @@ from trainer_core.jobs import (
     Outcome,
     Progress,
     TrainJobRef,
-    extract_training_state,
 )
-from trainer_core.lifecycle import diagnosis
-from trainer_core.lifecycle.diagnosis import Facts
+from trainer_core.lifecycle.diagnosis import Facts, build_failed_outcome, diagnose
 from trainer_core.resource_use import summarize_resource_use
 
 #: Status of a step.
@@ -133,14 +131,14 @@ def failed_outcome(
     node_records: Sequence[Mapping[str, Any]] = (),
 ) -> Outcome:
     """Return the outcome of a failed job."""
-    return Outcome(
-        ref=ref.to_dict(),
-        status="Failed",
-        diagnosis=diagnosis.diagnose(facts),
+    return build_failed_outcome(
+        ref,
+        diagnose(facts),
+        node_records,
         started_at=record.started,
         finished_at=record.finished,
+        last_progress=progress,
         resource_use=summarize_resource_use(node_records),
-        **extract_training_state(node_records, progress),
     )
 
 

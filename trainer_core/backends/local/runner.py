@@ -367,17 +367,8 @@ class LocalJobRunner:
 
     def _collect_facts(self, name: str, code: int) -> StepFacts:
         record = read_termination_record(self._folder.termination_path(name))
-        error = record.get("error") or {}
-        return StepFacts(
-            name=name,
-            exit_code=code,
-            node=socket.gethostname(),
-            error_type=error.get("type"),
-            error_message=str(error.get("message", "")),
-            traceback=error.get("traceback"),
-            log_tail=read_last_lines(self._folder.log_path(name)),
-            record=record,
-        )
+        log_tail = read_last_lines(self._folder.log_path(name))
+        return StepFacts.from_record(name, record, exit_code=code, node=socket.gethostname(), log_tail=log_tail)
 
     def _read_node_records(self) -> list[dict[str, Any]]:
         return [read_termination_record(self._folder.termination_path(step["name"])) for step in self._list_nodes()]
