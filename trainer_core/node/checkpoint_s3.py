@@ -90,7 +90,6 @@ class CheckpointBucket:
         """Do nothing: requests that fail raise errors."""
 
     def sweep(self) -> None:
-        """Delete what earlier starts left unfinished."""
         with contextlib.suppress(S3Error):  # Some storage cannot list uploads; the parts are no checkpoint.
             self._bucket.abort_uploads(f"{self._prefix}/")
         entries = self._list(f"{self._prefix}/")
@@ -113,14 +112,12 @@ class CheckpointBucket:
         self._bucket.delete(marks)
 
     def keep_alive(self) -> None:
-        """Begin the time to live again."""
         self.mark(".alive")
 
     def expire(self) -> None:
         """Delete nothing: to look for expired trainings, the whole bucket would have to be listed."""
 
     def read(self, name: str) -> dict[str, Any]:
-        """Return what a rank has written under a name; empty if there is nothing."""
         body = self._bucket.get(f"{self._prefix}/{name}")
         try:
             data = json.loads(body or b"{}")
@@ -129,19 +126,15 @@ class CheckpointBucket:
         return data if isinstance(data, dict) else {}
 
     def write(self, name: str, data: Mapping[str, Any]) -> None:
-        """Write what other ranks read."""
         self._bucket.put(f"{self._prefix}/{name}", json.dumps(data).encode())
 
     def mark(self, name: str) -> None:
-        """Write an empty object."""
         self._bucket.put(f"{self._prefix}/{name}", b"")
 
     def list_names(self, prefix: str) -> list[str]:
-        """Return what ranks have written under names with a prefix."""
         return [self._relative(each.key) for each in self._list(f"{self._prefix}/{prefix}")]
 
     def create_part(self, part: str) -> Path:
-        """Create the folder that this rank writes a checkpoint into."""
         path = self._get_part_folder(part)
         path.mkdir(mode=0o700)
         return path
@@ -172,21 +165,17 @@ class CheckpointBucket:
         return self._build(self._bucket, self._get_step_key(step), manifest)
 
     def is_complete(self, step: int) -> bool:
-        """Return whether there is a complete checkpoint of a step."""
         return self._bucket.exists(f"{self._get_step_key(step)}/{MANIFEST}")
 
     def get(self, step: int) -> Checkpoint | None:
-        """Return the checkpoint of a step."""
         return self.open(f"s3://{self._bucket.name}/{self._get_step_key(step)}")
 
     def open(self, location: str) -> Checkpoint | None:
-        """Return the checkpoint at a location."""
         name, key = _split(location)
         bucket = self._bucket if name == self._bucket.name else Bucket(name)
         return next(self._find(bucket, bucket.list_objects(f"{key}/")), None)
 
     def list_complete(self) -> list[Checkpoint]:
-        """Return the complete checkpoints, oldest first."""
         found: list[Checkpoint] = [*self._find(self._bucket, self._list(f"{self._prefix}/{STEP}"))]
         return found[::-1]
 

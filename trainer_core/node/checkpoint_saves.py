@@ -214,12 +214,10 @@ class _BackgroundSave:
         self._thread.start()
 
     def wait(self) -> BaseException | None:
-        """Return what went wrong once the thread has ended."""
         self._thread.join()
         return self._error
 
     def is_over(self) -> bool:
-        """Return whether the thread has ended."""
         return not self._thread.is_alive()
 
     def _run(self) -> None:

@@ -41,7 +41,6 @@ def unpack(project: Mapping[str, Any], parent: str) -> str:
 
 
 def decompress(data: bytes | str, digest: str) -> bytes:
-    """Return the uncompressed files."""
     try:
         text = zlib.decompress(base64.b64decode(data) if isinstance(data, str) else data)
     except (ValueError, zlib.error):

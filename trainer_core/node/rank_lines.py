@@ -47,7 +47,6 @@ class RankLines:
             self._write(lines)
 
     def writelines(self, lines: Any) -> None:
-        """Write several strings."""
         self.write("".join(lines))
 
     def _write(self, lines: list[str]) -> None:

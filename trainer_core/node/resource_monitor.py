@@ -143,7 +143,6 @@ class GpuQuery:
         return parse_gpus(lines.decode("utf-8", "replace"), self._visible or "")
 
     def close(self) -> None:
-        """End the program."""
         if self._process is not None:
             with self._process as process:
                 process.kill()
@@ -179,7 +178,6 @@ class Monitor:
                 self._report(samples, readings)
 
     def close(self) -> None:
-        """End the program that reads the GPUs."""
         self._gpus.close()
 
     def _report(self, samples: list[tuple[float, Usage]], readings: list[Gpu]) -> None:

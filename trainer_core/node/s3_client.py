@@ -128,7 +128,6 @@ class Bucket:
             raise
 
     def put(self, key: str, body: bytes) -> None:
-        """Write an object."""
         self._request("PUT", key, body=body)
 
     def create(self, key: str, body: bytes) -> None:
@@ -161,7 +160,6 @@ class Bucket:
             query["continuation-token"] = token
 
     def read_clock(self) -> float:
-        """Return the time of the storage in seconds since 1970."""
         date = self._request("GET", "", {"list-type": "2", "max-keys": "1"}).headers.get("Date")
         return parsedate_to_datetime(date).timestamp() if date else time.time()
 

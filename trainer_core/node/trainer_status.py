@@ -90,7 +90,6 @@ def _is_due(percent: int | None) -> bool:
 
 
 def build_status(percent: int | None, remaining: int | None, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the body of a report."""
     status: dict[str, Any] = {"lastUpdatedTime": datetime.now(timezone.utc).isoformat(timespec="seconds")}
     if percent is not None:
         status["progressPercentage"] = max(0, min(100, int(percent)))

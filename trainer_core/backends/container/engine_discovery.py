@@ -95,7 +95,6 @@ def find_engine(config: ContainerBackendConfig) -> tuple[Engine | None, list[Con
 
 
 def connect_engine(config: ContainerBackendConfig) -> Engine:
-    """Return the engine to use."""
     try:
         import docker  # noqa: F401 -- imported only to report that it is missing
     except ImportError as error:

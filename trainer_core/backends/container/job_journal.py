@@ -98,14 +98,12 @@ class ContainerJob:
 
     @property
     def ref(self) -> TrainJobRef:
-        """Ref of the job."""
         engine = self.claim.get("engine")  # A job of an older version has none.
         place = f"{self.claim['engine_host']}/{engine}" if engine else None
         return TrainJobRef("container", self.namespace, self.name, self.uid, place)
 
     @property
     def created(self) -> datetime:
-        """When the job was created."""
         return datetime.fromisoformat(self.claim["created"])
 
     @property

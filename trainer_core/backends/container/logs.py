@@ -42,11 +42,9 @@ class ContainerLogCursor:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ContainerLogCursor:
-        """Parse the data that `to_dict` returned."""
         return cls(*(int(data.get(name, 0)) for name in ("since", "pieces", "first")))
 
     def to_dict(self) -> dict[str, int]:
-        """Return the cursor as JSON data."""
         return {"since": self.since, "pieces": self.pieces, "first": self.first}
 
 
@@ -67,7 +65,6 @@ def find_tail_cursor(frames: Iterable[Frame], num_lines: int) -> ContainerLogCur
 
 
 def read_lines(frames: Iterable[Frame], cursor: ContainerLogCursor, ended: bool, limit: int) -> LogRead:
-    """Read lines from a cursor on."""
     assembler = _LineAssembler(cursor)
     complete = True
     for stream, second, piece in _parse_frames(frames, cursor.since):

@@ -34,7 +34,6 @@ _DEFAULT_NAMESPACE = "default"
 
 
 def job_labels(namespace: str, name: str, uid: str) -> dict[str, str]:
-    """Return the labels that every object of a job has."""
     return {MANAGED_LABEL: "true", NAMESPACE_LABEL: namespace, NAME_LABEL: name, UID_LABEL: uid}
 
 
@@ -44,12 +43,10 @@ def engine_volume(namespace: str) -> str:
 
 
 def claim_volume(namespace: str, name: str) -> str:
-    """Return the name of the volume that is the claim of a job."""
     return f"trainjob.{namespace}.{name}"
 
 
 def entry_volume(uid: str, number: int) -> str:
-    """Return the name of the volume that is an entry of a job's journal."""
     return f"trainjob.{uid}.{number}"
 
 
@@ -69,7 +66,6 @@ def cache_volume(namespace: str) -> str:
 
 
 def network_name(uid: str) -> str:
-    """Return the name of the network of a job."""
     return f"trainjob.{uid}"
 
 

@@ -23,7 +23,6 @@ _EVENTS = {
 
 
 def get_status(job: ContainerJob) -> str:
-    """Return the status of a job."""
     if job.outcome is not None:
         return job.outcome.status
     if job.is_suspended:
@@ -33,12 +32,10 @@ def get_status(job: ContainerJob) -> str:
 
 
 def observe_job(job: ContainerJob, progress: Progress | None) -> Observation:
-    """Return status, progress and outcome of a job."""
     return Observation(get_status(job), progress=progress, outcome=job.outcome)
 
 
 def to_existing_job(job: ContainerJob) -> ExistingJob:
-    """Return what `adoption.decide` needs to know of a job."""
     return ExistingJob(
         name=job.name,
         status=get_status(job),
@@ -50,7 +47,6 @@ def to_existing_job(job: ContainerJob) -> ExistingJob:
 
 
 def parse_request(job: ContainerJob) -> TrainJobRequest:
-    """Return the request that a job was created from."""
     try:
         return TrainJobRequest.parse(job.claim["request"])
     except InvalidRequestError as error:
@@ -67,13 +63,11 @@ def get_start_time(job: ContainerJob) -> datetime | None:
 
 
 def get_end_time(job: ContainerJob) -> datetime | None:
-    """Return when a job ended."""
     finished = job.outcome and job.outcome.finished_at
     return datetime.fromisoformat(finished) if finished else None
 
 
 def build_train_job(job: ContainerJob, progress: Progress | None) -> TrainJob:
-    """Return a job with its steps."""
     metadata = job.claim["request"].get("metadata") or {}
     return TrainJob(
         name=job.name,

@@ -28,7 +28,6 @@ _TAIL_LINES = 50
 def build_failed_entry(
     job: ContainerJob, facts: Facts, now: datetime, records: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Return the content of the entry for a job that has failed."""
     outcome = build_failed_outcome(
         job.ref,
         diagnose(facts),
@@ -63,7 +62,6 @@ def build_complete_entry(job: ContainerJob, engine: Engine) -> dict[str, Any]:
 
 
 def collect_facts(job: ContainerJob, engine: Engine, failure: Fail) -> Facts:
-    """Collect the facts about a failure."""
     if failure.deadline_seconds is not None:
         return Facts(deadline_seconds=failure.deadline_seconds)
     if failure.copy_step is not None:

@@ -22,10 +22,8 @@ def code_folder() -> Path:
 
 
 def runtime_cache() -> Path:
-    """Return the folder of runtimes that were downloaded."""
     return state_folder() / "runtimes"
 
 
 def lock_path(uid: str) -> Path:
-    """Return the file that the supervisor of a job locks."""
     return state_folder() / "supervisors" / f"{uid}.lock"

@@ -46,7 +46,6 @@ _RESERVED_PREFIXES = ("PET_", "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "J
 
 
 def render_plan(request: TrainJobRequest, runtime: Mapping[str, Any], config: ContainerBackendConfig) -> dict[str, Any]:
-    """Return the plan of a request."""
     _check_request(request)
     checkpoint_location.resolve_uri(request, config.checkpoints_uri)
     images = {"dataset": config.dataset_initializer_image, "model": config.model_initializer_image}

@@ -45,7 +45,6 @@ def apply_patches(runtime: Mapping[str, Any], patches: Sequence[Mapping[str, Any
 
 
 def get_node_container(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the container that runs the training."""
     return next(dict(each) for each in pod["containers"] if each.get("name") == runtimes.NODE)
 
 

@@ -76,7 +76,6 @@ Action: TypeAlias = Wait | Done | Stop | Copy | Start | Complete | Fail
 
 
 def next_action(job: ContainerJob, now: datetime) -> Action:
-    """Return the next action for a job."""
     if job.outcome is not None:
         return Stop(job.running_containers) if job.running_containers else Done()
     if job.is_suspended:

@@ -331,7 +331,6 @@ class LocalProcessBackend(Backend):
         return make_ref(self._state, record)
 
     def _get_folder(self, ref: TrainJobRef) -> JobFolder:
-        """Return the folder of the job of a ref."""
         state = _get_state_folder(ref)
         folder = _get_job_folder(state, ref.name)
         try:

@@ -34,7 +34,6 @@ def environment_key(packages: Sequence[str], index_urls: Sequence[str]) -> str:
 
 
 def get_interpreter(environments: Path, spec: dict[str, Any] | None) -> Path:
-    """Return the path of the Python interpreter of a job."""
     if spec is None:
         return Path(sys.executable)
     return environments / environment_key(spec["packages"], spec["index_urls"]) / "bin" / "python"

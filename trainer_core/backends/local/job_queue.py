@@ -33,7 +33,6 @@ class Ticket:
         return int(self._path.name)
 
     def release(self) -> None:
-        """Leave the queue."""
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 

@@ -75,7 +75,6 @@ class JobRecord:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the job is complete or failed."""
         return self.status in (COMPLETE, FAILED)
 
     def has_reliable_lock(self) -> bool:
@@ -83,16 +82,13 @@ class JobRecord:
         return self.host is None or host.get_host_identity().sees_locks_of(self.host)
 
     def get_step(self, name: str) -> StepRecord:
-        """Return one step."""
         return next(step for step in self.steps if step.name == name)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as JSON data."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Any) -> JobRecord:
-        """Parse the data that `to_dict` returned."""
         if not isinstance(data, dict):
             raise ValueError(f"not a job record: {type(data).__name__}")
         try:
@@ -130,7 +126,6 @@ def failed_outcome(
     progress: Progress | None = None,
     node_records: Sequence[Mapping[str, Any]] = (),
 ) -> Outcome:
-    """Return the outcome of a failed job."""
     return build_failed_outcome(
         ref,
         diagnose(facts),

@@ -67,7 +67,6 @@ class StateFolder:
         self._id = path / "id"
 
     def create_folders(self) -> None:
-        """Create the folders that do not exist yet."""
         inner = (self.jobs, self.staging, self.trash, self.cache, self.environments, self.queue, self.ports)
         for folder in (self.path, *inner):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -95,11 +94,9 @@ class StateFolder:
         return [name for name in self.list_job_names() if self.job_folder(name).owner_path(owner_key).exists()]
 
     def list_search_names(self, key: str) -> list[str]:
-        """Return the names of the jobs of a search."""
         return [name for name in self.list_job_names() if self.job_folder(name).search_path(key).exists()]
 
     def list_job_names(self) -> list[str]:
-        """Return the names of all jobs."""
         try:
             return [entry.name for entry in os.scandir(self.jobs) if entry.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
@@ -152,7 +149,6 @@ class JobFolder:
 
     @property
     def name(self) -> str:
-        """Name of the job."""
         return self.path.name
 
     def owner_path(self, owner_key: str) -> Path:
@@ -176,7 +172,6 @@ class JobFolder:
         return self.path / "steps" / f"{step}.json"
 
     def create_folders(self) -> None:
-        """Create the folders inside a staged job."""
         for folder in (self.path / "logs", self.path / "steps", self.workspace, self.workspace / "output"):
             folder.mkdir(mode=0o700)
 
@@ -222,7 +217,6 @@ class JobFolder:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 

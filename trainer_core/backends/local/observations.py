@@ -22,7 +22,6 @@ from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerT
 
 
 def read_record(folder: JobFolder) -> JobRecord:
-    """Return the record of a job."""
     try:
         return JobRecord.from_dict(read_json(folder.status))
     except FileNotFoundError as error:
@@ -39,7 +38,6 @@ def read_record(folder: JobFolder) -> JobRecord:
 
 
 def job_not_found(name: str, jobs: Path) -> JobNotFoundError:
-    """Return the error for a job that does not exist."""
     return JobNotFoundError(f"TrainJob {name!r} does not exist in {jobs}; `trainjob list` shows the existing jobs")
 
 
@@ -58,7 +56,6 @@ def check_signals_possible(record: JobRecord, folder: JobFolder) -> None:
 
 
 def job_elsewhere(record: JobRecord, folder: JobFolder) -> JobElsewhereError:
-    """Return the error for a job whose processes are not visible here."""
     return JobElsewhereError(
         f"TrainJob {record.name!r} lives on {record.host}, and this process on {host.get_host_identity()} cannot see "
         f"its processes; nothing was changed: run the command there, or, if that host is gone, delete {folder.path}"
@@ -89,7 +86,6 @@ def read_version(folder: JobFolder) -> tuple[bytes, bool] | None:
 
 
 def observe_job(folder: JobFolder, ref: TrainJobRef) -> Observation:
-    """Return the current status, progress and outcome of a job."""
     record = check_uid(folder, ref)
     if not record.is_finished and not folder.is_supervised():
         # The supervisor may have recorded the outcome and exited between the two reads.
@@ -112,7 +108,6 @@ def _progress_step(record: JobRecord) -> str:
 
 
 def read_request(folder: JobFolder) -> TrainJobRequest:
-    """Return the request that a job was created from."""
     try:
         return TrainJobRequest.parse(read_json(folder.request))
     except (OSError, ValueError) as error:
@@ -130,7 +125,6 @@ def read_grace_seconds(folder: JobFolder) -> float:
 
 
 def read_train_job(folder: JobFolder, ref: TrainJobRef) -> TrainJob:
-    """Return a job with its steps."""
     observation = observe_job(folder, ref)
     record = read_record(folder)
     metadata = _read_metadata(folder)

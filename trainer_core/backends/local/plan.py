@@ -30,7 +30,6 @@ _PYTHON = "python"
 def render_plan(
     request: TrainJobRequest, runtime: LocalRuntime, state: StateFolder, checkpoints_uri: str | None = None
 ) -> dict[str, Any]:
-    """Return the plan."""
     _check_request(request)
     folder = state.job_folder(request.require_name())
     checkpoint_env = _render_checkpoint_env(request, state, checkpoints_uri)

@@ -48,7 +48,6 @@ class LocalRuntime:
 
 
 def get_runtime(folder: Path, name: str) -> LocalRuntime:
-    """Return one runtime."""
     known = {runtime.name: runtime for runtime in list_runtimes(folder)}
     if name not in known:
         raise RuntimeNotFoundError(

@@ -102,7 +102,6 @@ def _detach(folder: JobFolder) -> None:
 
 
 def _fork_guard(uid: str) -> int:
-    """Fork the guard process."""
     read_end, write_end = os.pipe()
     if not os.fork():
         _run_guard(uid, read_end)
