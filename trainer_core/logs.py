@@ -14,20 +14,6 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.jobs import Diagnosis, ObjectiveReport, Progress, extract_training_state
 from trainer_core.node.progress import PREFIX
 
-__all__ = [
-    "MAX_LOG_LINES",
-    "LogChunk",
-    "LogLine",
-    "build_progress",
-    "find_last_progress",
-    "find_training_state",
-    "merge_streams",
-    "parse_progress",
-    "parse_timed_progress",
-    "select_steps",
-    "tail_steps",
-]
-
 #: Default limit of the lines in a chunk: few enough to forward them without blocking the reader for long.
 MAX_LOG_LINES = 1000
 #: Lines that `merge_streams` buffers, so that a slow reader does not let memory grow.

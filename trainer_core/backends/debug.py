@@ -59,8 +59,6 @@ from trainer_core.node.termination import parse_record, report_error, report_res
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
-__all__ = ["DebugBackend"]
-
 #: Framework of each runtime.
 _RUNTIMES = {"python": "python", "torch-distributed": "torch"}
 _NODE = "node-0"

@@ -16,8 +16,6 @@ from trainer_core.fetch.listing_cache import list_source
 from trainer_core.fetch.source import FetchError, FetchProgress, Snapshot, Source
 from trainer_core.text import format_size
 
-__all__ = ["fetch_to_cache", "fetch_to_folder", "replace_symlink"]
-
 #: Age at which an interrupted fetch is deleted.
 _PART_TTL_SECONDS = 7 * 24 * 3600
 _READABLE = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH

@@ -19,22 +19,14 @@ from trainer_core.k8s.events import EventRecord
 from trainer_core.k8s.failure_reasons import FATAL, LONG_GRACE, BlockingReason
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.parsing import to_single_line
-from trainer_core.k8s.pod_state import NODE, ContainerState, ContainerTermination, PodState, group_pods_by_step
+from trainer_core.k8s.pod_state import ContainerState, ContainerTermination, PodState, group_pods_by_step
 from trainer_core.k8s.resources import JOBS, PODS
+from trainer_core.k8s.runtimes import NODE
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.logs import find_last_progress
 from trainer_core.node.launch import WAITING
 from trainer_core.node.termination import parse_record
 from trainer_core.resource_use import strip_resource_report
-
-__all__ = [
-    "SHORT_WAIT",
-    "collect_failure_facts",
-    "detect_pending_failure",
-    "find_left_node",
-    "is_unscheduled",
-    "needs_events",
-]
 
 #: Last log lines by step.
 Tails = Mapping[str, Sequence[str]]

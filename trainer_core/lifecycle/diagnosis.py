@@ -16,8 +16,6 @@ from trainer_core.node import env
 from trainer_core.readable_log import TORCHRUN_REPORT
 from trainer_core.resource_use import describe_memory, strip_resource_report
 
-__all__ = ["Facts", "StepFacts", "diagnose"]
-
 _RETRYABLE = frozenset({Category.PREEMPTED, Category.NODE_LOST, Category.INFRASTRUCTURE, Category.SCHEDULING})
 _TAIL_LINES = 20
 #: How torchrun reports a worker that was killed.

@@ -26,8 +26,6 @@ from trainer_core.packaging import serializer
 from trainer_core.request import Code
 from trainer_core.secrets import has_credentials
 
-__all__ = ["UNPACKER", "Launcher", "render_argv"]
-
 #: What starts the processes of a node.
 Launcher: TypeAlias = Literal["torchrun", "python", "mpirun"]
 

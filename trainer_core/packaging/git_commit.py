@@ -17,8 +17,6 @@ from pathlib import Path
 
 from trainer_core.secrets import has_credentials, mask_credentials
 
-__all__ = ["GitCommit", "fetch_commit", "parse_git_uri"]
-
 _URI = re.compile(
     r"git\+(?P<url>(?:https|ssh|file)://\S+)@(?P<commit>[0-9a-f]{40})(?:#subdirectory=(?P<folder>[^\s#]+))?"
 )

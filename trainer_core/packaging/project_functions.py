@@ -12,8 +12,6 @@ from typing import Any
 
 from trainer_core.packaging.project import Project
 
-__all__ = ["Module", "find_module", "find_reference", "list_roots", "read_signature"]
-
 _LISTED = 5
 
 

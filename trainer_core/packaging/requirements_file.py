@@ -18,8 +18,6 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from trainer_core import validation
 
-__all__ = ["is_requirements_file", "read_requirements"]
-
 _COMMENT = re.compile(r"(^|\s+)#.*$")
 #: The project itself, which travels as files.
 _ITSELF = re.compile(r"(-e\s+|--editable[ =]\s*)?\.(/)?")
