@@ -34,7 +34,7 @@ _MAX_HEADERS = 16_384
 #: Seconds for one request, and between two: a client that floods the server takes no time from the training.
 _PATIENCE = 2.0
 _PAUSE = 0.05
-#: Seconds between two looks at the bars of tqdm.
+#: Seconds between two reads of the bars of tqdm.
 _BARS = 5.0
 #: Seconds to pass the last report on, after the function has returned.
 _LAST_REPORT = 5.0
