@@ -13,17 +13,6 @@ from trainer_core.client import TrainerClient
 from trainer_core.errors import BackendUnavailableError, TrainerError
 from trainer_core.secrets import redact
 
-__all__ = [
-    "POLICIES",
-    "cancel_job",
-    "cancel_job_from_signal_handler",
-    "cancel_pending",
-    "check_on_kill",
-    "get_task_state",
-    "is_wanted_after_signal",
-    "log_failure",
-]
-
 POLICIES = ("cancel", "keep")
 Result = Literal["cancelled", "kept", "unknown"]
 #: States of a task that was neither ended nor cleared: its current or next try waits for the TrainJob.

@@ -12,8 +12,6 @@ from airflow_provider.exceptions import TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core.jobs import TrainJobRef
 
-__all__ = ["defer_task", "parse_event_ref", "write_remaining_log"]
-
 #: How long after the trigger's deadline Airflow itself ends the deferral.
 _GRACE = timedelta(seconds=60)
 

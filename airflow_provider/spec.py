@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     from trainer_core.config import BackendConfig
     from trainer_core.runtimes import Runtime
 
-__all__ = [
-    "CodeContent",
-    "build_spec",
-    "find_dag_folder",
-    "get_func_args",
-    "is_upstream_result",
-    "join_code",
-    "parse_template_yaml",
-    "split_code",
-]
-
 #: Placeholder of an upstream result; values with a brace are checked when the task runs.
 _PLACEHOLDER = "{from upstream}"
 

@@ -13,17 +13,6 @@ from trainer_core.request import TrainJobRequest
 if TYPE_CHECKING:
     from trainer_core.search.results import SearchOutcome, Trial
 
-__all__ = [
-    "DURATION_KEY",
-    "PARAMETERS_KEY",
-    "log_outcome",
-    "pull",
-    "push_outcome",
-    "push_parameters",
-    "push_ref",
-    "push_search_outcome",
-]
-
 #: XComs that the TrainJobs page shows as columns: the arguments of the training function as text, nested ones with
 #: dots, and the seconds between the start of the first step and the end of the job.
 PARAMETERS_KEY, DURATION_KEY = "parameters", "duration"

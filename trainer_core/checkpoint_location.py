@@ -16,8 +16,6 @@ from trainer_core.errors import UnsupportedError
 from trainer_core.node import env
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["MOUNT_PATH", "build_scope", "build_variables", "is_bucket", "resolve_uri", "split_uri"]
-
 #: Mount path of the volume with the checkpoints in a container.
 MOUNT_PATH = "/checkpoints"
 _DEFAULT_GENERATION = "0"

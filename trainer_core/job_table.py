@@ -16,21 +16,6 @@ from trainer_core.jobs import Outcome, Progress, TrainJob, describe_status
 from trainer_core.logs import find_last_progress
 from trainer_core.request import TrainJobRequest
 
-__all__ = [
-    "ARTIFACT",
-    "METRIC",
-    "PARAM",
-    "JobDetails",
-    "build_row",
-    "check_column",
-    "compare_files",
-    "compare_rows",
-    "name_values",
-    "needs_details",
-    "read_details",
-    "sort_rows",
-]
-
 #: Prefixes of the columns that are named after an argument, a metric and an artifact.
 PARAM = "param."
 METRIC = "metric."

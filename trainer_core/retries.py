@@ -10,8 +10,6 @@ from typing import TypeVar
 
 from trainer_core.secrets import redact
 
-__all__ = ["read_limit", "repeat_while_failing"]
-
 _T = TypeVar("_T")
 
 _LIMIT_VARIABLE = "TRAINJOB_SUBMIT_RETRY_SECONDS"

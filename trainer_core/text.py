@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["MAX_MESSAGE", "format_memory", "format_size", "missing_extra", "shorten"]
-
 #: Longest message of an error that quotes what a user gave.
 MAX_MESSAGE = 300
 _GAP = " … "

@@ -10,8 +10,6 @@ from kfp_components.step.executor_input import Task
 from trainer_core.errors import InvalidRequestError
 from trainer_core.jobs import Outcome, TrainJobRef
 
-__all__ = ["best_of"]
-
 
 def best_of(
     task: Task,

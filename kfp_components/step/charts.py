@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from html import escape
 
-__all__ = ["render_curve", "render_scatter", "render_timeline"]
-
 _WIDTH, _HEIGHT, _LEFT, _TOP = 640, 180, 70, 12
 _ROW = 22
 

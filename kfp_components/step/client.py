@@ -14,8 +14,6 @@ from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.lifecycle import wait_state
 from trainer_core.retries import read_limit, repeat_while_failing
 
-__all__ = ["IN_CONTAINER", "create_client", "create_client_for_ref", "ride_out"]
-
 _T = TypeVar("_T")
 
 _LIMIT_SECONDS = wait_state.MAX_UNAVAILABLE_SECONDS

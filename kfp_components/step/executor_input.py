@@ -25,8 +25,6 @@ from trainer_core import validation
 from trainer_core.errors import InvalidRequestError
 from trainer_core.secrets import redact
 
-__all__ = ["INPUT_REFERENCE", "Artifact", "Task", "get_local_path"]
-
 #: ``{INPUT_REFERENCE: name}`` in an input stands for the value of another input, whatever its type.
 INPUT_REFERENCE = "trainjob.input"
 

@@ -10,8 +10,6 @@ from kfp_components.step.executor_input import Task
 from trainer_core.errors import InvalidRequestError, JobNotFoundError
 from trainer_core.jobs import COMPLETE, FAILED, KFP_RUN_LABEL, SUSPENDED, TrainJobRef
 
-__all__ = ["delete", "resume", "suspend"]
-
 #: Pods have half a minute to end.
 _SECONDS_TO_SUSPEND = 120
 

@@ -14,8 +14,6 @@ from kfp_components.step import charts
 from trainer_core.jobs import Diagnosis, Outcome, Step, TrainJob, TrainJobRef
 from trainer_core.readable_log import format_log_line
 
-__all__ = ["Resumption", "render_html", "render_page", "render_pairs", "render_table"]
-
 #: Whole numbers up to here are written out.
 _MAX_INTEGER = 1e15
 _PAGE = Template("""<!doctype html>

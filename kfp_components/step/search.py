@@ -22,8 +22,6 @@ from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.driver import SearchDriver
 from trainer_core.search.results import SearchOutcome
 
-__all__ = ["SearchInputs", "search"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SearchInputs:

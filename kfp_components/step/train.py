@@ -28,8 +28,6 @@ from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["JobInputs", "build_task_request", "submit", "train"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class JobInputs:

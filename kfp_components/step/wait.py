@@ -30,8 +30,6 @@ from trainer_core.readable_log import ReadableLog
 from trainer_core.request import TrainJobRequest
 from trainer_core.resource_use import strip_resource_report
 
-__all__ = ["WaitInputs", "follow_attempts", "wait", "wait_for_job"]
-
 #: Steps whose log is printed. Further nodes print much the same; `trainjob logs` shows them.
 _PRINTED_STEPS = ("dataset-initializer", "model-initializer", "node-0")
 #: Seconds without a line after which reading a log stops, once the job has ended.

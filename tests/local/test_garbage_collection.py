@@ -105,6 +105,7 @@ def test_a_job_whose_supervisor_was_killed_is_removed_like_a_finished_job(client
 
 def test_abandoned_staging_and_trash_folders_are_removed_after_an_hour(client, ask, home):
     client.wait(client.submit(ask()))
+    assert wait_for_supervisor_exit(home, "job")  # It removes such folders too.
     for folder in ("staging", "trash"):
         for name, age in (("young", HOUR / 2), ("old", 2 * HOUR)):
             (home / folder / name / "code").mkdir(parents=True)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from trainer_core.backends.base import Backend
 
-__all__ = ["Follower", "PollingFollower"]
-
 #: Seconds until a follower reports that a job was not read. One thread reads all jobs; a wait tolerates the error.
 _READ_SECONDS = 60.0
 

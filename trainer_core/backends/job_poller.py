@@ -23,8 +23,6 @@ from trainer_core.change_event import ChangeEvent
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.jobs import Observation
 
-__all__ = ["JobReader", "PollInterval", "Subscription", "subscribe"]
-
 
 @dataclass(frozen=True)
 class PollInterval:

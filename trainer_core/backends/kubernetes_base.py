@@ -3,8 +3,6 @@
 A subclass passes the `WorkloadAdapter` of its kind of job, renders the manifests of a request, and lists runtimes.
 """
 
-# ruff: noqa: D102 -- the methods are documented at `Backend`
-
 from __future__ import annotations
 
 import logging
@@ -38,7 +36,7 @@ from trainer_core.k8s.errors import (
     WriteConflictError,
 )
 from trainer_core.k8s.job_adapter import WorkloadAdapter
-from trainer_core.k8s.job_feed import JobFeed
+from trainer_core.k8s.job_feed import stream_log_lines
 from trainer_core.k8s.job_reader import JobReader
 from trainer_core.k8s.job_writer import JobWriter
 from trainer_core.k8s.parsing import RawObject
@@ -46,8 +44,6 @@ from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps
 from trainer_core.request import TRACKING_SECRETS, TrainJobRequest
 from trainer_core.runtimes import Runtime
-
-__all__ = ["BaseKubernetesBackend"]
 
 _log = logging.getLogger(__name__)
 
@@ -250,10 +246,9 @@ class BaseKubernetesBackend(Backend):
         return WatchFollower(self._reader, self._connection, self.adapter, ref, progress)
 
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
+        is_watched = follow and ref.namespace == self.namespace
         subscribe = partial(subscribe_to_job, self._connection, self.adapter, ref, shares_list=True)
-        is_watched = ref.namespace == self.namespace
-        feed = JobFeed(self._reader, ref, subscribe if is_watched else None) if follow else None
-        return self._reader.stream_log_lines(ref, step, feed)
+        return stream_log_lines(self._reader, ref, step, follow, subscribe if is_watched else None)
 
     def tail(
         self,

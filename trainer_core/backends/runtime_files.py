@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 from trainer_core.text import shorten
 
-__all__ = ["list_runtime_files", "parse_runtimes", "read_runtime_file", "warn_skipped"]
-
 _KIND = "ClusterTrainingRuntime"
 _log = logging.getLogger(__name__)
 _Runtime = TypeVar("_Runtime")

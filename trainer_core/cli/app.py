@@ -27,8 +27,6 @@ from trainer_core.cli.options import GlobalOptions, move_global_options
 from trainer_core.errors import TrainerError
 from trainer_core.text import shorten
 
-__all__ = ["app", "run"]
-
 app = typer.Typer(
     help="Submit TrainJobs, follow them, and manage runtimes, on this machine or on a cluster.",
     epilog=exit_codes.HELP,

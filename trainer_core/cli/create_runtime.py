@@ -24,8 +24,6 @@ from trainer_core.runtime_admin.runtime_builder import (
 )
 from trainer_core.runtime_admin.validate import validate_runtime
 
-__all__ = ["register"]
-
 Kind = Enum("Kind", {name: name for name in runtime_builder.BUILDERS}, type=str)  # type: ignore[misc]
 
 

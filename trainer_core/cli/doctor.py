@@ -9,9 +9,8 @@ import typer
 from trainer_core import validation
 from trainer_core.cli import exit_codes
 from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_table, print_yaml
-from trainer_core.preflight import PreflightReport, check_backend
-
-__all__ = ["register"]
+from trainer_core.k8s.preflight import PreflightReport
+from trainer_core.preflight import check_backend
 
 
 def register(app: typer.Typer) -> None:

@@ -34,8 +34,6 @@ from trainer_core.k8s import kfp_runs
 from trainer_core.logs import merge_streams
 from trainer_core.text import format_size
 
-__all__ = ["register"]
-
 #: Default columns of `trainjob list`.
 _COLUMNS = "name,status,runtime,nodes,created,reason"
 

@@ -13,8 +13,6 @@ from trainer_core.cli.output import OutputFormat, OutputOption, print_json
 from trainer_core.errors import InvalidRequestError
 from trainer_core.lint import Definition, Problem, find_definitions, find_problems, find_warnings
 
-__all__ = ["register"]
-
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="Folder of Airflow DAGs, or one file.")]
 
 

@@ -13,8 +13,6 @@ from trainer_core.cli.runtimes import read_manifests
 from trainer_core.errors import InvalidRequestError
 from trainer_core.runtime_admin.migrate import Migration, Note, iterate_pytorch_jobs, migrate_pytorch_job
 
-__all__ = ["register"]
-
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="YAML file with PyTorchJobs; - for standard input.")]
 
 

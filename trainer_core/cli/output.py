@@ -16,9 +16,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["OutputFormat", "OutputOption", "format_time", "print_json", "print_table", "print_yaml"]
-
-
 #: Between two columns, and the least width to which the last one is folded.
 _GAP = "  "
 _MIN_FOLDED = 20

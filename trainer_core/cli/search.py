@@ -19,8 +19,6 @@ from trainer_core.search.driver import SearchDriver, SearchState
 from trainer_core.search.results import OptimizationJob, Trial
 from trainer_core.validation import list_names
 
-__all__ = ["register"]
-
 _KEYS = ("name", "trial", "search_space", "objectives", "trial_config", "algorithm", "stop")
 
 

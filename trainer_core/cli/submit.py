@@ -26,8 +26,6 @@ from trainer_core.request import TrainJobRequest
 from trainer_core.text import format_size
 from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
 
-__all__ = ["print_job", "register", "wait_and_print"]
-
 FunctionArgument = Annotated[str | None, typer.Argument(metavar="MODULE:FUNCTION", help="The training function.")]
 File = Annotated[
     str | None, typer.Option("--file", "-f", help="Definition of the TrainJob in YAML or JSON; - for standard input.")

@@ -17,8 +17,6 @@ from trainer_core.errors import InvalidRequestError
 if TYPE_CHECKING:
     from trainer_core.tracking.model_registry import ModelRegistry
 
-__all__ = ["register"]
-
 Registry = Annotated[
     str | None,
     typer.Option(

@@ -12,8 +12,6 @@ from trainer_core.jobs import FAILED, TrainJobRef
 from trainer_core.lifecycle import next_attempt
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["start_next_attempt"]
-
 
 class _Submit(Protocol):
     def __call__(self, request: TrainJobRequest, *, before_create: Callable[[], None] | None = None) -> TrainJobRef: ...

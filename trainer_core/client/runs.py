@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from trainer_core.tracking.reporter import EndedRun, RunReporter
     from trainer_core.tracking.server import MlflowServer
 
-__all__ = ["JobRuns", "TrackedRun"]
-
 
 @dataclass(frozen=True)
 class TrackedRun:

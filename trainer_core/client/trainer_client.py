@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from trainer_core.tracking.reporter import EndedRun
     from trainer_core.tracking.server import MlflowServer
 
-__all__ = ["TrainerClient", "backend_for"]
-
 _log = logging.getLogger(__name__)
 
 

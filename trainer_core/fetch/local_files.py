@@ -20,8 +20,6 @@ from trainer_core.fetch.source import (
     mark_complete,
 )
 
-__all__ = ["LocalSource", "create_source", "find_local_problem", "parse_local_path"]
-
 _COPY_BLOCK_BYTES = 1 << 20
 
 

@@ -24,8 +24,6 @@ from trainer_core.fetch.source import FetchError
 from trainer_core.node import env, files
 from trainer_core.text import shorten
 
-__all__ = ["main"]
-
 _FAILED = 1
 #: Characters of a failure.
 _MAX_LINE = 1000

@@ -17,8 +17,6 @@ from typing import Any
 from trainer_core.fetch.source import FetchProgress
 from trainer_core.node.progress import Reporter
 
-__all__ = ["INTERVAL", "LogProgress", "create_progress"]
-
 #: Seconds between two lines.
 INTERVAL = 2.0
 _MB = 1e6

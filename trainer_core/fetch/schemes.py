@@ -13,8 +13,6 @@ from trainer_core.text import missing_extra
 if TYPE_CHECKING:
     from trainer_core.fetch.source import Source
 
-__all__ = ["SOURCE_MODULES", "create_source", "find_missing_extra"]
-
 #: Scheme → module with a function ``create_source(settings)``.
 SOURCE_MODULES = {
     "file": "trainer_core.fetch.local_files",

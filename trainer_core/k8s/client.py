@@ -26,8 +26,6 @@ from trainer_core.k8s.resources import ACCESS_REVIEWS, PODS, ApiResource
 if TYPE_CHECKING:
     import urllib3
 
-__all__ = ["ApiClient", "PodLogOptions"]
-
 _PAGE_SIZE = 500
 _JSON = "application/json"
 _MERGE_PATCH = "application/merge-patch+json"

@@ -19,22 +19,14 @@ from trainer_core.k8s.events import EventRecord
 from trainer_core.k8s.failure_reasons import FATAL, LONG_GRACE, BlockingReason
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.parsing import to_single_line
-from trainer_core.k8s.pod_state import NODE, ContainerState, ContainerTermination, PodState, group_pods_by_step
+from trainer_core.k8s.pod_state import ContainerState, ContainerTermination, PodState, group_pods_by_step
 from trainer_core.k8s.resources import JOBS, PODS
+from trainer_core.k8s.runtimes import NODE
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.logs import find_last_progress
 from trainer_core.node.launch import WAITING
 from trainer_core.node.termination import parse_record
 from trainer_core.resource_use import strip_resource_report
-
-__all__ = [
-    "SHORT_WAIT",
-    "collect_failure_facts",
-    "detect_pending_failure",
-    "find_left_node",
-    "is_unscheduled",
-    "needs_events",
-]
 
 #: Last log lines by step.
 Tails = Mapping[str, Sequence[str]]
@@ -324,19 +316,15 @@ def _build_step_facts(
     """Build the facts of a step that ended, including the record that `trainer_core.node` left in its message."""
     message = termination.message if termination else ""
     record = parse_record(message) or {}
-    error = record.get("error") or {}
     lines = [] if record else [line for line in message.splitlines() if line.strip()]
-    facts = StepFacts(
-        name=step,
+    facts = StepFacts.from_record(
+        step,
+        record,
         exit_code=termination.exit_code if termination else None,
         node=pod.node_name or pod.name,
-        error_type=error.get("type"),
-        error_message=str(error.get("message", "")),
-        traceback=error.get("traceback"),
         log_tail=tuple(tails.get(step) or lines),
         out_of_memory=termination is not None and termination.reason == "OOMKilled",
         message=to_single_line(lines[-1], _MAX_MESSAGE_LENGTH) if lines else "",
-        record=record,
     )
     return replace(facts, **known)
 

@@ -34,8 +34,6 @@ from trainer_core.k8s.reflector import Reflector, WatchTimings, retry_until_succ
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["JobSnapshot", "Subscription", "WatchTarget", "WatchTimings", "stop_informers", "subscribe"]
-
 _log = logging.getLogger(__name__)
 
 _BOTH_STREAMS = Stream.JOBS | Stream.PODS

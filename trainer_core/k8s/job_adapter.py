@@ -13,8 +13,6 @@ from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.pod_state import PodState
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = ["WorkloadAdapter"]
-
 
 def _accept_every_object(raw: RawObject) -> bool:
     del raw

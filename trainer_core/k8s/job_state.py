@@ -20,20 +20,6 @@ from trainer_core.k8s.resources import ApiResource
 from trainer_core.options.scheduling import KUEUE_QUEUE
 from trainer_core.runtimes import RuntimeKind
 
-__all__ = [
-    "DEADLINE_EXCEEDED",
-    "PREEMPTED",
-    "STOPPED",
-    "Condition",
-    "JobState",
-    "ReplicatedJobStatus",
-    "build_job_state",
-    "parse_condition",
-    "parse_conditions",
-    "parse_device",
-    "parse_replicated_job",
-]
-
 #: Reason of the Failed condition of a job that exceeded a deadline.
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 #: Reason of the Failed condition of a job that was preempted and is not rescheduled.

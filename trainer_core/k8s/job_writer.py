@@ -22,8 +22,6 @@ from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.labels import CANCELLED, DIAGNOSIS, MANAGER, MAX_DIAGNOSIS_BYTES, MAX_OUTCOME_BYTES, OUTCOME
 from trainer_core.k8s.parsing import RawObject
 
-__all__ = ["JobWriter"]
-
 _log = logging.getLogger(__name__)
 _ENDED = frozenset({COMPLETE, FAILED})
 #: For the key of an annotation.

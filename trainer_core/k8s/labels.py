@@ -4,27 +4,6 @@ from __future__ import annotations
 
 from trainer_core.jobs import DELETE_AFTER_LABEL, KFP_ON_KILL_LABEL, KFP_RUN_LABEL
 
-__all__ = [
-    "ATTEMPT",
-    "CANCELLED",
-    "DELETE_AFTER",
-    "DIAGNOSIS",
-    "FINGERPRINT",
-    "MANAGED_BY",
-    "MANAGER",
-    "MAX_DIAGNOSIS_BYTES",
-    "MAX_OUTCOME_BYTES",
-    "ON_KILL",
-    "OUTCOME",
-    "OWNER",
-    "PREFIX",
-    "REQUEST",
-    "RESTARTS",
-    "RUN",
-    "RUNTIME",
-    "START_WITHIN",
-]
-
 #: Recommended Kubernetes label for the tool that manages an object, and its value. Also the field manager of writes.
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "trainjob-workflows"

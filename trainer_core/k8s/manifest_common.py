@@ -19,25 +19,6 @@ from trainer_core.packaging import argv_payload
 from trainer_core.request import Code, InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.secrets import SecretRef
 
-__all__ = [
-    "INITIALIZER_PATHS",
-    "PVC_SCHEME",
-    "build_checkpoints_patch",
-    "build_env",
-    "build_initializer_env",
-    "build_lifecycle_fields",
-    "build_metadata",
-    "build_pvc_patch",
-    "build_secret",
-    "build_trainer_env",
-    "check_pvc_uri",
-    "check_reserved_metadata",
-    "check_size",
-    "escape_variable_references",
-    "get_secret_name",
-    "render_function",
-]
-
 #: Mount path in the training containers, by initializer role.
 INITIALIZER_PATHS = {"dataset": DATASET_PATH, "model": MODEL_PATH}
 #: URI scheme of data in a PersistentVolumeClaim.

@@ -36,33 +36,17 @@ from trainer_core.k8s.events import EventRecord
 from trainer_core.k8s.job_state import DEADLINE_EXCEEDED, PREEMPTED, STOPPED, JobState
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.pod_state import (
-    DATASET_INITIALIZER,
-    MODEL_INITIALIZER,
-    NODE,
     ContainerState,
     PodState,
     group_pods_by_step,
 )
+from trainer_core.k8s.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE
 from trainer_core.lifecycle.adoption import ExistingJob
-from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
-from trainer_core.logs import find_training_state
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
 from trainer_core.node.termination import parse_record
 from trainer_core.request import TrainJobRequest
 from trainer_core.resource_use import summarize_resource_use
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
-
-__all__ = [
-    "build_observation",
-    "build_ref",
-    "build_steps",
-    "build_train_job",
-    "get_recorded_outcome",
-    "get_status",
-    "needs_events",
-    "needs_explanation",
-    "parse_existing_job",
-    "parse_request",
-]
 
 _UNSUPPORTED_RUNTIME = "TrainingRuntimeNotSupported"
 #: Event of the Trainer controller that is obsolete once the JobSet exists.
@@ -340,11 +324,10 @@ def _build_failed_outcome(
     # The pods of a cancelled job are deleted one by one; without their times the outcome stays the same.
     started = None if _was_cancelled(job) else _get_start_time(pods)
     diagnosis = diagnose(_collect_facts(job, pods, events, tails))
-    return Outcome(
-        ref=ref.to_dict(),
-        status="Failed",
-        diagnosis=diagnosis,
-        **find_training_state(diagnosis, () if _was_cancelled(job) else _parse_all_records(pods)),
+    return build_failed_outcome(
+        ref,
+        diagnosis,
+        () if _was_cancelled(job) else _parse_all_records(pods),
         started_at=_format_time(started),
         finished_at=_format_time(job.finished_at),
         resource_use=None if _was_cancelled(job) else summarize_resource_use(_parse_node_records(pods)),

@@ -16,21 +16,6 @@ from trainer_core import resources
 from trainer_core.k8s.parsing import RawObject, parse_time, to_single_line
 from trainer_core.k8s.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE
 
-__all__ = [
-    "DATASET_INITIALIZER",
-    "JOBSET_LABEL",
-    "JOB_LABEL",
-    "LAUNCHER",
-    "MODEL_INITIALIZER",
-    "NODE",
-    "ContainerState",
-    "ContainerTermination",
-    "PodState",
-    "get_job_name",
-    "group_pods_by_step",
-    "parse_pod",
-]
-
 #: Name of the replicated job that runs mpirun in an MPI job.
 LAUNCHER = "launcher"
 #: Pod label with the name of the JobSet, which is the name of the TrainJob.

@@ -23,18 +23,6 @@ from trainer_core.k8s.errors import (
 from trainer_core.k8s.rbac import RequiredPermission
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = [
-    "LIMITED",
-    "MISSING",
-    "OK",
-    "UNKNOWN",
-    "PreflightCheck",
-    "PreflightReport",
-    "check_api_group",
-    "check_cluster",
-    "check_namespace",
-]
-
 #: States of a check: fulfilled; not fulfilled, and some features do not work; not fulfilled, and no job can run; not
 #: determined.
 OK = "ok"

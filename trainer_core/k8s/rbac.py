@@ -9,18 +9,6 @@ from typing import Any
 from trainer_core.k8s import resources
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = [
-    "AIRFLOW",
-    "ALL_USERS",
-    "EVENT_PERMISSIONS",
-    "KFP",
-    "MANAGE_VERBS",
-    "ONLY_AIRFLOW",
-    "RequiredPermission",
-    "build_rbac_objects",
-    "build_rules",
-]
-
 _RBAC_GROUP = "rbac.authorization.k8s.io"
 _SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from trainer_core.k8s.informer import JobInformer
 
-__all__ = ["Reflector", "WatchTimings", "retry_until_success"]
-
 #: A watch that ends sooner, in seconds, counts as failed, and is retried with backoff.
 _MIN_WATCH_SECONDS = 1.0
 _MAX_BACKOFF_SECONDS = 10.0

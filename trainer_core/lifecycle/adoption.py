@@ -33,8 +33,6 @@ from trainer_core.errors import ConflictError
 from trainer_core.jobs import COMPLETE, FAILED
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["Action", "Decision", "ExistingJob", "decide", "describe_existing", "is_older"]
-
 
 class Action(str, Enum):
     """What `submit` does."""

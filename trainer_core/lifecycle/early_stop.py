@@ -16,8 +16,6 @@ from typing import NamedTuple, Protocol
 from trainer_core.search.definition import Asha, MedianStop
 from trainer_core.search.history import RungReport
 
-__all__ = ["MAX_RUNGS", "Loser", "choose_promotion", "find_losers", "list_rungs"]
-
 #: Largest number of rungs: each line of progress carries their values.
 MAX_RUNGS = 20
 #: Values that a reason quotes.

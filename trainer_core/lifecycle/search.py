@@ -19,27 +19,6 @@ from trainer_core.search.history import RungReport, SettledTrial, TrialState
 from trainer_core.search.sampling import count_cells
 from trainer_core.text import shorten
 
-__all__ = [
-    "CANCELLED",
-    "COMPLETED",
-    "FAILED",
-    "GOAL",
-    "SUPERSEDED",
-    "TIMEOUT",
-    "Action",
-    "Decision",
-    "Ending",
-    "EntryView",
-    "Finish",
-    "Record",
-    "SearchTable",
-    "Start",
-    "Stop",
-    "TrialView",
-    "decide",
-    "judge",
-]
-
 #: Why a search has ended: the reasons of its records.
 COMPLETED, GOAL, TIMEOUT, FAILED, CANCELLED, SUPERSEDED = (
     *("complete", "goal", "timeout"),

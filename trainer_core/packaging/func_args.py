@@ -12,8 +12,6 @@ from typing import Any
 from trainer_core import validation
 from trainer_core.secrets import redact
 
-__all__ = ["check_func_args", "coerce", "declared_types"]
-
 #: Types to which strings and numbers are converted, by the spelling of the annotation.
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"} | dict.fromkeys(("list", "List"), "list")
 _TYPES |= dict.fromkeys(("dict", "Dict"), "dict")

@@ -18,11 +18,8 @@ from typing import Any
 
 from trainer_core.node import files, load_function
 from trainer_core.packaging import func_args, project_functions, source_extraction
-from trainer_core.packaging.func_args import coerce
 from trainer_core.packaging.project import Project
 from trainer_core.secrets import redact
-
-__all__ = ["BOOTSTRAP", "coerce", "package", "payload", "ship", "shipped_files"]
 
 #: The program of each node process, relative to the folder of `ship`.
 BOOTSTRAP = "trainer_core/node/bootstrap.py"
@@ -50,7 +47,6 @@ def package(
     mode: str = "source",
     project: Project | None = None,
 ) -> dict[str, Any]:
-    """Package a function."""
     if mode not in _MODES:
         raise ValueError(f"packaging={redact(mode)} is unknown; known are {', '.join(_MODES)}")
     if project is not None:

@@ -18,8 +18,6 @@ from pathlib import PurePath
 from types import CodeType, FunctionType
 from typing import Any, NoReturn
 
-__all__ = ["extract_source", "find_origin"]
-
 _LAZY = "from __future__ import annotations\n"
 _BLOCK = "if True:\n"
 #: Added by notebooks and gettext; other processes do not have these names.

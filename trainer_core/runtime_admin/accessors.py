@@ -9,18 +9,6 @@ from typing import Any
 from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES
 from trainer_core.k8s.runtimes import ANCESTOR_LABEL, DATASET_INITIALIZER, MODEL_INITIALIZER
 
-__all__ = [
-    "API_VERSION",
-    "INITIALIZERS",
-    "VOLUME",
-    "WEBHOOK",
-    "ReplicatedJob",
-    "get_items",
-    "get_mapping",
-    "get_value",
-    "list_replicated_jobs",
-]
-
 API_VERSION = CLUSTER_TRAINING_RUNTIMES.api_version
 #: Label that turns off the validation webhook for a runtime.
 WEBHOOK = "trainer.kubeflow.org/webhook-validation"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-__all__ = ["ERROR", "WARNING", "Diagnostic", "Diagnostics", "build_error", "build_warning"]
-
 #: The API server refuses the runtime, or its TrainJobs fail without a clear reason.
 ERROR = "error"
 #: The runtime works, with restrictions.

@@ -9,8 +9,6 @@ from typing import Any
 
 from trainer_core import resources
 
-__all__ = ["Change", "build_patch", "list_changes"]
-
 Raw = Mapping[str, Any]
 
 #: Defaults in the CRDs of Trainer 2.3.

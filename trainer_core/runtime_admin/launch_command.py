@@ -10,8 +10,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["ConvertedCommand", "convert_command"]
-
 _PYTHON = re.compile(r"(.*/)?python[0-9.]*")
 _TORCHRUN = re.compile(r"(.*/)?torchrun")
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")

@@ -20,8 +20,6 @@ from trainer_core.errors import TrackingError
 from trainer_core.tracking.http_connection import HttpConnection
 from trainer_core.tracking.server import MlflowServer
 
-__all__ = ["MAX_BATCH", "MAX_VALUE", "MlflowApi", "MlflowRun", "Tag", "fit_names", "get_report_api", "get_submit_api"]
-
 #: Limits of `runs/log-batch`: 1,000 entries, of which 100 are parameters or tags; and of the value of a parameter.
 MAX_BATCH = 900
 MAX_VALUE = 6000

@@ -43,16 +43,6 @@ from trainer_core.tracking.run import (
 )
 from trainer_core.tracking.server import MlflowServer, choose_server
 
-__all__ = [
-    "EndedRun",
-    "RunReporter",
-    "RunSender",
-    "build_system_metrics",
-    "end_abandoned_runs",
-    "get_run_sender",
-    "warn_incomplete",
-]
-
 _log = logging.getLogger(__name__)
 
 #: Seconds without progress after which the end of a job is no longer delayed by its run.

@@ -25,17 +25,6 @@ from trainer_core.request import TrackingRequest, TrainJobRequest
 from trainer_core.tracking import tags
 from trainer_core.tracking.mlflow_api import MAX_BATCH, MAX_VALUE, MlflowApi, MlflowRun, fit_names
 
-__all__ = [
-    "DEFAULT_EXPERIMENT",
-    "Point",
-    "RunWriter",
-    "bind_run",
-    "create_late_run",
-    "find_abandoned_outcome",
-    "find_outcome",
-    "list_unreported_runs",
-]
-
 _log = logging.getLogger(__name__)
 
 DEFAULT_EXPERIMENT = "trainjob"

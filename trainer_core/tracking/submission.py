@@ -25,8 +25,6 @@ from trainer_core.tracking.reporter import bind, get_run_sender, warn_incomplete
 from trainer_core.tracking.run import DEFAULT_EXPERIMENT
 from trainer_core.tracking.server import MlflowServer, choose_server
 
-__all__ = ["Submission", "prepare_submission"]
-
 _log = logging.getLogger(__name__)
 
 #: Backends whose nodes run on the machine of the submitter, so that a loopback address reaches the same server.

@@ -15,30 +15,6 @@ from trainer_core.tracking.mlflow_api import fit_names
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
 
-__all__ = [
-    "ATTEMPT",
-    "BACKEND",
-    "CURSOR",
-    "CURVES",
-    "KEY",
-    "NAME",
-    "NAMESPACE",
-    "PARENT",
-    "PENDING",
-    "PLACE",
-    "REPORTED",
-    "RUN_NAME",
-    "UID",
-    "build_identity",
-    "build_job_tags",
-    "build_key",
-    "build_outcome_tags",
-    "build_params",
-    "build_renamed",
-    "build_run_tags",
-    "get_run_status",
-]
-
 RUN_NAME = "mlflow.runName"
 PARENT = "mlflow.parentRunId"
 #: What attempts of the same work have in common: hash of the owner, or of the job's name.

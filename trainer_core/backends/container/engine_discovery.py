@@ -16,16 +16,6 @@ from trainer_core.errors import BackendUnavailableError
 from trainer_core.secrets import mask_credentials
 from trainer_core.text import missing_extra
 
-__all__ = [
-    "PODMAN",
-    "ConnectionAttempt",
-    "EngineCandidate",
-    "check_library",
-    "connect_engine",
-    "find_engine",
-    "list_candidates",
-]
-
 DOCKER, PODMAN = "docker", "podman"
 _MISSING_LIBRARY = missing_extra("the container backend (Docker or Podman)", "docker", "containers")
 _SOCKET = "unix://"
@@ -113,7 +103,6 @@ def check_library() -> None:
 
 
 def connect_engine(config: ContainerBackendConfig) -> Engine:
-    """Return the engine to use."""
     check_library()
     engine, attempts = find_engine(config)
     if engine is None:

@@ -13,8 +13,6 @@ from trainer_core.errors import BackendUnavailableError
 from trainer_core.k8s.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
 from trainer_core.secrets import mask_credentials
 
-__all__ = ["check_engine"]
-
 #: Docker 20.10 and Podman 4.
 _MIN_API_VERSION = (1, 41)
 

@@ -21,8 +21,6 @@ from trainer_core.k8s.parsing import RawObject
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind
 
-__all__ = ["RunaiBackend"]
-
 _log = logging.getLogger(__name__)
 
 

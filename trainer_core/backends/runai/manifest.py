@@ -22,8 +22,6 @@ from trainer_core.packaging.argv_payload import Launcher
 from trainer_core.request import TrainerRequest, TrainJobRequest
 from trainer_core.secrets import SecretRef
 
-__all__ = ["MIG_PREFIX", "get_num_nodes", "is_distributed", "render_template", "render_workload"]
-
 #: Prefix of the resource name of a MIG slice.
 MIG_PREFIX = "nvidia.com/mig-"
 #: Mount path of a claim with a folder for each role.

@@ -8,8 +8,6 @@ from __future__ import annotations
 from trainer_core.k8s import resources
 from trainer_core.k8s.rbac import EVENT_PERMISSIONS, MANAGE_VERBS, ONLY_AIRFLOW, RequiredPermission
 
-__all__ = ["PERMISSIONS"]
-
 PERMISSIONS = (
     RequiredPermission(
         MANAGE_VERBS,

@@ -10,8 +10,6 @@ from trainer_core.k8s import manifest_common
 from trainer_core.request import TrainerRequest, TrainJobRequest
 from trainer_core.validation import RESERVED_TORCH_ENV, check_reserved_env
 
-__all__ = ["check_request"]
-
 _MAX_LABEL_LENGTH = 63
 #: Length that Run:ai adds to the name of a workload for the name of its service: ``tw-<name>-0-clusterip``.
 _SERVICE_AFFIX_LENGTH = len("tw--0-clusterip")

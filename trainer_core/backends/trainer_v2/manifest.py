@@ -20,8 +20,6 @@ from trainer_core.options.patches import merge_patches
 from trainer_core.packaging.argv_payload import Launcher
 from trainer_core.request import TrainerRequest, TrainJobRequest
 
-__all__ = ["CACHE_SCHEME", "INITIALIZER_VOLUME", "build_patches", "render_trainjob"]
-
 CACHE_SCHEME = "cache://"
 #: Volume that initializers and nodes share; admission requires a mount of this name.
 INITIALIZER_VOLUME = "initializer"

@@ -17,8 +17,6 @@ from trainer_core.k8s.parsing import RawObject
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
 
-__all__ = ["TrainingOperatorBackend"]
-
 _CLEAN_POD_POLICY = "cleanPodPolicy"
 
 

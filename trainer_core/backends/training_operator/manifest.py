@@ -18,8 +18,6 @@ from trainer_core.options.patches import merge_patches
 from trainer_core.packaging.argv_payload import Launcher
 from trainer_core.request import Distributed, InitializerSource, TrainerRequest, TrainJobRequest
 
-__all__ = ["get_num_nodes", "render_pytorch_job"]
-
 #: Volume that the init containers and the training container of a pod share.
 _INITIALIZER_VOLUME = "initializer"
 _WORKSPACE_PATH = "/workspace"

@@ -15,8 +15,6 @@ from trainer_core.errors import BackendUnavailableError, RuntimeNotFoundError
 from trainer_core.k8s import resources, runtimes
 from trainer_core.text import shorten
 
-__all__ = ["get_raw_runtime", "list_raw_runtimes"]
-
 _log = logging.getLogger(__name__)
 _PACKAGED_FOLDER = Path(__file__).parent / "runtimes"
 _KINDS = frozenset({resources.CLUSTER_TRAINING_RUNTIMES.kind, resources.TRAINING_RUNTIMES.kind})

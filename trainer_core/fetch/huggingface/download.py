@@ -23,8 +23,6 @@ from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 from trainer_core.fetch.huggingface import errors
 from trainer_core.fetch.source import FetchError, FetchProgress, SourceFile, mark_complete
 
-__all__ = ["LIBRARY", "SCRATCH", "FileDownloader", "retry_transient"]
-
 #: Name of this client in the User-Agent header.
 LIBRARY = "trainjob-workflows"
 #: Folder for temporary files of huggingface_hub, inside the target folder.

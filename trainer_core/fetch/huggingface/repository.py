@@ -27,8 +27,6 @@ from trainer_core.fetch.parallel import run_parallel
 from trainer_core.fetch.settings import ENV_PREFIX, FetchSettings
 from trainer_core.fetch.source import FetchError, FetchProgress, Snapshot, SourceFile, is_ignored, list_incomplete
 
-__all__ = ["HubLocation", "HuggingFaceSource", "create_source"]
-
 #: What Trainer's initializer downloads of a model: safe weights, configuration and tokenizer.
 MODEL_PATTERNS = ("*.json", "*.safetensors", "*.model", "*.txt")
 _KINDS = {"dataset": "datasets", "model": "models"}

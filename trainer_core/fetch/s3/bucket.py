@@ -27,8 +27,6 @@ from trainer_core.fetch.source import (
     list_incomplete,
 )
 
-__all__ = ["S3Source", "create_source"]
-
 _URI = re.compile(r"s3://(?P<bucket>[^/]+)(?:/(?P<prefix>.*))?")
 _RETRIES = 8
 

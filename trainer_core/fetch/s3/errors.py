@@ -7,8 +7,6 @@ from typing import Literal
 
 from trainer_core.fetch.source import FetchError
 
-__all__ = ["Signer", "convert_error"]
-
 #: Origin of the credentials: ``given`` in the settings, ``found`` where the step runs (a restart finds new ones), or
 #: ``none``.
 Signer = Literal["given", "found", "none"]

@@ -10,8 +10,6 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-__all__ = ["Checksum", "combine_md5s", "count_parts", "guess_part_size", "is_md5"]
-
 _MIB = 2**20
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _PARTS = re.compile(r"[0-9a-f]{32}-([1-9]\d{0,4})")

@@ -7,8 +7,6 @@ import struct
 import threading
 from pathlib import Path
 
-__all__ = ["PieceJournal"]
-
 _RECORD = struct.Struct("<I16s")
 
 

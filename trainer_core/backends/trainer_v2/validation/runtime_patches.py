@@ -10,8 +10,6 @@ from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.k8s import runtimes
 from trainer_core.options.scheduling import VOLCANO_QUEUE
 
-__all__ = ["check_patches", "list_volume_mounts"]
-
 #: Format of a domain-prefixed path, as the API server validates it.
 _MANAGER = re.compile(
     r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
