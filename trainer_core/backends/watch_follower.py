@@ -27,12 +27,12 @@ from trainer_core.k8s.cache import WatchTarget
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import ForbiddenError
 from trainer_core.k8s.failure_facts import find_left_node
-from trainer_core.k8s.informer import JobSnapshot, Subscription
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_reader import CAPACITY_EVENTS_AGE, JobReader
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.pod_state import PodState
 from trainer_core.k8s.resources import ApiResource
+from trainer_core.k8s.watched_jobs import JobSnapshot, Subscription
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
 
 #: Seconds to wait for the informer's first list before the job is read directly.
