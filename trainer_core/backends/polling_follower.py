@@ -100,33 +100,27 @@ class PollingFollower(Follower):
 
     @property
     def changed(self) -> ChangeEvent:
-        """See `Follower.changed`."""
         self._join_poller()
         return self._changed
 
     def next_observation(self, timeout: float) -> Observation:
-        """See `Follower.next_observation`."""
         if not self._join_poller() and not self._changed.wait(timeout):
             # Without a change, the observation is that of now.
             self._request_read()
         return self._take_observation(self._changed.wait(_READ_SECONDS))
 
     async def next_observation_async(self, timeout: float) -> Observation:
-        """See `Follower.next_observation_async`."""
         if not self._join_poller() and not await self._changed.wait_async(timeout):
             self._request_read()
         return self._take_observation(await self._changed.wait_async(_READ_SECONDS))
 
     def get_job(self) -> TrainJob:
-        """See `Follower.get_job`."""
         return self._backend.get_job_by_ref(self._ref)
 
     def tail(self, cursor: Mapping[str, Any], job_ended: bool = False, max_lines: int = MAX_LOG_LINES) -> LogChunk:
-        """See `Follower.tail`."""
         return self._backend.tail(self._ref, cursor, job_ended, max_lines)
 
     def close(self) -> None:
-        """See `Follower.close`."""
         with _lock:
             self._job.followers.discard(self)
             self._job.requests.discard(self)
