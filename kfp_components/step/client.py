@@ -83,7 +83,6 @@ class _PatientClient(TrainerClient):
 
 
 def create_client(backend: str, settings: dict[str, Any] | None) -> TrainerClient:
-    """Return a client of a backend."""
     config = config_from_dict(backend, settings or {})
     return (_PatientClient if isinstance(config, ClusterConfig) else TrainerClient)(config)
 

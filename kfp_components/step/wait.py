@@ -151,7 +151,6 @@ class _Printer(threading.Thread):
         self._lines = 0
 
     def start_once(self) -> None:
-        """Start it, unless it was started."""
         if self.ident is None:
             self.start()
 
@@ -181,7 +180,6 @@ class _Printer(threading.Thread):
 
 
 def _get_metric(outcome: Outcome, given_as: str, name: str) -> float:
-    """Return a metric that the user named by the input `given_as`."""
     metrics = outcome.metrics
     if name not in metrics:
         known = ", ".join(sorted(metrics)) or "none"

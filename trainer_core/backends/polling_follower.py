@@ -44,7 +44,6 @@ class PollInterval:
     reads_per_second: float
 
     def compute(self, unchanged: float, jobs: int) -> float:
-        """Return the interval."""
         return max(min(self.maximum, max(self.minimum, self.share * unchanged)), jobs / self.reads_per_second)
 
 

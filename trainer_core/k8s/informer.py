@@ -123,7 +123,6 @@ class JobInformer:
     # Called from any thread.
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self, timeout: float) -> None:

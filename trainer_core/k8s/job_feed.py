@@ -52,12 +52,10 @@ class JobFeed:
         self.close()
 
     def close(self) -> None:
-        """End the subscription."""
         if self._subscription:
             self._subscription.close()
 
     def read(self) -> tuple[JobState, Sequence[PodState]]:
-        """Return the job and its pods."""
         snapshot = self._subscription.snapshot() if self._subscription else None
         job = snapshot.job if snapshot and snapshot.error is None and snapshot.pods is not None else None
         self._is_watched = job is not None

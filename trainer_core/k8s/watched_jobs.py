@@ -143,7 +143,6 @@ class WatchedJobs:
             self.wake()
 
     def remove(self, subscription: Subscription) -> None:
-        """Remove a subscription. If it has been removed, this succeeds."""
         with self._lock:
             self.waiting_for_list.discard(subscription)
             others = [each for each in self._subscriptions.pop(subscription.name, []) if each is not subscription]
@@ -162,7 +161,6 @@ class WatchedJobs:
             return not self._subscriptions
 
     def get_names(self) -> set[str]:
-        """Return the names of the jobs that have subscriptions."""
         with self._lock:
             return set(self._subscriptions)
 
@@ -199,7 +197,6 @@ class WatchedJobs:
                 self._notify_ready(name)
 
     def begin_list(self, stream: Stream, job_name: str | None) -> ListScope:
-        """Record the scope of a list that begins, of one job or of all."""
         with self._lock:
             jobs = self._cache.jobs
             names = list(jobs) if job_name is None else [job_name]

@@ -203,7 +203,6 @@ class Decision:
 
 
 def judge(outcome: Outcome, definition: SearchDefinition, trial: int, parameters: Mapping[str, Any]) -> Ending:
-    """Return how a run of a trial ended."""
     objective, report = definition.objective, outcome.objective
     rungs = tuple(RungReport(trial, *each) for each in report.rungs) if report else ()
     line = SettledTrial(
@@ -360,7 +359,6 @@ def _add_up(line: SettledTrial, runs: Sequence[EntryView]) -> SettledTrial:
 
 
 def _merge_reports(reports: Iterable[RungReport]) -> tuple[RungReport, ...]:
-    """Return the first report at each rung."""
     first: dict[int, RungReport] = {}
     for report in sorted(reports, key=lambda report: report.time_ms):
         first.setdefault(report.rung, report)
