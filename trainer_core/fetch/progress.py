@@ -107,12 +107,10 @@ class _BarProgress:
         self._files = 0
 
     def begin(self, size: int, files: int) -> None:
-        """Show the bar."""
         self._bar.update(self._task, total=size, all=files)
         self._bar.start()
 
     def advance(self, size: int, files: int = 0) -> None:
-        """Advance the bar."""
         self._files += files
         self._bar.update(self._task, advance=size, files=self._files)
 
