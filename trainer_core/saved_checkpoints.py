@@ -145,7 +145,7 @@ def _get_folder(uri: str) -> str:
         raise UnsupportedError(
             f"checkpoints in {uri} can only be read by nodes that mount it; a node lists them with checkpoints().all()"
         )
-    return checkpoint_location.split_uri(uri, ("file",))[1]
+    return checkpoint_location.get_folder(uri)
 
 
 @contextmanager
