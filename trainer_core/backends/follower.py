@@ -79,11 +79,9 @@ class PollingFollower(Follower):
 
     @property
     def changed(self) -> ChangeEvent:
-        """See `Follower.changed`."""
         return self._subscribe()[0].changed
 
     def next_observation(self, timeout: float) -> Observation:
-        """See `Follower.next_observation`."""
         subscription, is_new = self._subscribe()
         if not is_new and not subscription.wait(timeout):
             # Without a change, the observation is that of now.
@@ -91,18 +89,15 @@ class PollingFollower(Follower):
         return self._take_observation(subscription, subscription.wait(_READ_SECONDS))
 
     async def next_observation_async(self, timeout: float) -> Observation:
-        """See `Follower.next_observation_async`."""
         subscription, is_new = self._subscribe()
         if not is_new and not await subscription.wait_async(timeout):
             subscription.request_read()
         return self._take_observation(subscription, await subscription.wait_async(_READ_SECONDS))
 
     def get_job(self) -> TrainJob:
-        """See `Follower.get_job`."""
         return self._backend.get_job_by_ref(self._ref)
 
     def tail(self, cursor: Mapping[str, Any], job_ended: bool = False, max_lines: int = MAX_LOG_LINES) -> LogChunk:
-        """See `Follower.tail`."""
         return self._backend.tail(self._ref, cursor, job_ended, max_lines)
 
     def close(self) -> None:

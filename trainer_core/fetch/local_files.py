@@ -24,7 +24,6 @@ _COPY_BLOCK_BYTES = 1 << 20
 
 
 def parse_local_path(uri: str) -> Path:
-    """Return the path of a ``file://`` URI."""
     parts = urlsplit(uri)
     path = Path(unquote(parts.path))
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not path.is_absolute():
@@ -44,7 +43,6 @@ def find_local_problem(uri: str) -> str | None:
 
 
 def create_source(settings: FetchSettings) -> LocalSource:
-    """Return the source of a ``file://`` URI."""
     try:
         return LocalSource(parse_local_path(settings.uri), settings.ignore, settings.link)
     except ValueError as error:

@@ -36,7 +36,6 @@ def find_missing_extra(scheme: str) -> str | None:
 
 
 def create_source(settings: FetchSettings) -> Source:
-    """Return the source of a URI."""
     if settings.scheme not in SOURCE_MODULES:
         supported = ", ".join(f"{scheme}://" for scheme in SOURCE_MODULES)
         raise FetchError(f"{settings.scheme}:// cannot be fetched here; supported are {supported}")
