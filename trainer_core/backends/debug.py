@@ -274,7 +274,6 @@ def _to_existing_job(job: _DebugJob) -> ExistingJob:
 
 
 def _run_job(job: _DebugJob, cache_folder: Path, checkpoint_env: Mapping[str, str]) -> Outcome:
-    """Run all steps of a job and return its outcome."""
     started = _utc_timestamp()
     fetched: dict[str, str] = {}
     for role, source in job.request.initializer_sources():

@@ -27,12 +27,12 @@ from trainer_core.k8s.cache import WatchTarget
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import ForbiddenError
 from trainer_core.k8s.failure_facts import find_left_node
-from trainer_core.k8s.informer import JobSnapshot, Subscription
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_reader import CAPACITY_EVENTS_AGE, JobReader
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.pod_state import PodState
 from trainer_core.k8s.resources import ApiResource
+from trainer_core.k8s.watched_jobs import JobSnapshot, Subscription
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
 
 #: Seconds to wait for the informer's first list before the job is read directly.
@@ -121,7 +121,6 @@ class WatchFollower(Follower):
         return self._reader.read_log_chunk(self._job, self._select_pods(self._job), cursor, job_ended, max_lines)
 
     def close(self) -> None:
-        """End the subscription."""
         if self._wants_progress:
             self._reader.stop_progress(self._ref.uid)
         self._reader.uncached_followers.discard(self)

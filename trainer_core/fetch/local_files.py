@@ -67,7 +67,6 @@ class LocalSource(Source):
         return Snapshot(f"{self._path}\0{self._link}", files)
 
     def fetch_files(self, folder: Path, snapshot: Snapshot, progress: FetchProgress) -> None:
-        """Copy or link the files that are not in the folder."""
         missing = [file for file in list_incomplete(folder, snapshot.files) if not (folder / file.path).is_symlink()]
         missing_size = sum(file.size for file in missing)
         progress.advance(snapshot.size - missing_size, len(snapshot.files) - len(missing))

@@ -20,7 +20,7 @@ SOURCE_MODULES = {
     "s3": "trainer_core.fetch.s3.bucket",
 }
 #: Scheme → the optional packages it needs, and the extra that installs them.
-_REQUIREMENTS = {"hf": (("huggingface_hub", "tenacity"), "huggingface"), "s3": (("botocore", "obstore"), "s3")}
+_REQUIREMENTS = {"hf": (("huggingface_hub",), "huggingface"), "s3": (("botocore", "obstore"), "s3")}
 
 
 def find_missing_extra(scheme: str) -> str | None:

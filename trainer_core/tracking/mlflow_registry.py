@@ -220,7 +220,6 @@ class MlflowRegistry(ModelRegistry):
                 raise
 
     def _create_version(self, model: str, source: str, run_id: str | None, tags: Mapping[str, str]) -> list[_Version]:
-        """Create a version, and return all versions."""
         entries = [{"key": key, "value": value} for key, value in tags.items()]
         # Two promoters can compute the same next number; the database refuses one of them.
         for attempt in range(_TRIES):
