@@ -133,6 +133,16 @@ from .search.definition import (
     RandomSearch as RandomSearch,
     TrialConfig as TrialConfig,
 )
+from .search.optimizer_client import (
+    OptimizerClient as OptimizerClient,
+)
+from .search.results import (
+    Metric as Metric,
+    OptimizationJob as OptimizationJob,
+    Result as Result,
+    SearchOutcome as SearchOutcome,
+    Trial as Trial,
+)
 from .search.space import (
     Search as Search,
 )

@@ -47,7 +47,9 @@ def apply_parameters(request: TrainJobRequest, parameters: Mapping[str, Any]) ->
         return request
     changes: dict[str, Any] = {}
     if trainer.code is not None:
-        arguments = _set_all(trainer.code.args, parameters)
+        types = trainer.code.types
+        values = {name: convert_parameter(value, types.get(name)) for name, value in parameters.items()}
+        arguments = _set_all(trainer.code.args, values)
         changes["code"] = Code.model_validate({**trainer.code.model_dump(), "args": arguments})
     elif trainer.config is not None:
         changes["config"] = _check_recipe(_set_all(trainer.config, parameters))
@@ -80,6 +82,11 @@ def apply_objective(
     }
     text = json.dumps({name: value for name, value in settings.items() if value is not None}, sort_keys=True)
     return _with_trainer(request, request.trainer, {"env": {**request.trainer.env, env.OBJECTIVE: text}})
+
+
+def convert_parameter(value: Any, declared: str | None) -> Any:
+    """Return a value; its text for an argument declared as str, because Kubeflow's optimizer passes text."""
+    return _to_text(value) if declared == "str" else value
 
 
 def _with_trainer(request: TrainJobRequest, trainer: TrainerRequest, changes: Mapping[str, Any]) -> TrainJobRequest:

@@ -82,6 +82,7 @@ def _build_trial(definition: SearchDefinition, trial: TrialView) -> Trial:
     return Trial(
         name=trial.job or "",
         parameters={name: _to_text(value) for name, value in trial.parameters.items()},
+        trainjob=None,
         metrics=[_build_metric(definition, trial, name, value) for name, value in metrics.items()],
         number=trial.number,
         status=trial.status,
