@@ -7,6 +7,9 @@ from .client import (
     TrackedRun as TrackedRun,
     TrainerClient as TrainerClient,
 )
+from .client.optimizer_client import (
+    OptimizerClient as OptimizerClient,
+)
 from .config import (
     ContainerBackendConfig as ContainerBackendConfig,
     DebugBackendConfig as DebugBackendConfig,
@@ -132,9 +135,6 @@ from .search.definition import (
     OptunaSampler as OptunaSampler,
     RandomSearch as RandomSearch,
     TrialConfig as TrialConfig,
-)
-from .search.optimizer_client import (
-    OptimizerClient as OptimizerClient,
 )
 from .search.results import (
     Metric as Metric,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer_core.client import TrainerClient
+from trainer_core.client.trainer_client import TrainerClient
 
 if TYPE_CHECKING:
     from trainer_core.config import BackendConfig
