@@ -133,6 +133,7 @@ class SearchDriver:
         self.template = client.backend.resolve_request(templates.strip_template(template))
         self._check_same_search()
         self._read_settings()
+        self._run = client.runs.open_search(owner, self.template.tracking, self.definition)
         self._is_ready = True
         for entry in self._entries.values():
             self._judge(entry)
@@ -222,8 +223,18 @@ class SearchDriver:
         must_create = any(isinstance(action, (Start, Record)) for action in decision.actions)
         if any(isinstance(action, decisions.Finish) for action in decision.actions):
             self._outcome = build_outcome(self.client, self.name, self.definition, decision.table)
+        self._report(decision.table)
         live = tuple(entry.ref for entry in self._entries.values() if entry.view.is_live and entry.must_observe)
         return SearchState(decision.table, live, must_create, decision.wake_at, self._outcome)
+
+    def _report(self, table: SearchTable) -> None:
+        """Report to the search's run in MLflow."""
+        if self._run is not None:
+            views = sorted((entry.view for entry in self._entries.values()), key=lambda view: -view.number)
+            created = dict.fromkeys(table.trials, self.started)
+            created |= {view.trial: view.created for view in views if view.trial is not None}
+            is_over = self._outcome is not None or self._has_record(decisions.CANCELLED, decisions.SUPERSEDED)
+            self._run.report(table, created, is_over)
 
     def wait(self, state: SearchState, timeout: float | None = None) -> None:
         """Wait until a trial has changed, or until it is time to decide again."""
@@ -254,6 +265,7 @@ class SearchDriver:
         self._stop(Stop(entry.view.number, None) for entry in self._entries.values() if entry.view.is_live)
         for thread in self._stops:
             thread.join()
+        self._report(self._decide().table)
 
     def _has_record(self, *reasons: str) -> bool:
         return any(entry.view.reason in reasons for entry in self._entries.values())
@@ -478,6 +490,9 @@ class SearchDriver:
             )
         entry = self._build_entry(table, trial=start.trial, parameters=parameters, rung=start.rung, until=start.until)
         request = templates.build_run(self.template, self.definition, self.owner, entry)
+        if self._run is not None and (parent := self._run.find_parent()):
+            tracking = self._run.tracking.model_copy(update={"parent_run_id": parent})
+            request = request.model_copy(update={"tracking": tracking})
         ref = self.client.submit(request)
         if not self._add_created(ref, entry):
             return False
@@ -572,6 +587,7 @@ class SearchDriver:
             thread.join()
         with suppress(WaitTimeoutError):
             self._wait_for_end()
+        self._report(self._decide().table)
 
     def _wait_for_end(self) -> None:
         end = time.monotonic() + self.client.backend.max_end_seconds
