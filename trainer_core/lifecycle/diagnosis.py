@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer_core.jobs import Category, Diagnosis
+from trainer_core.jobs import Category, Diagnosis, Outcome, Progress, TrainJobRef, extract_training_state
+from trainer_core.logs import find_last_progress
 from trainer_core.node import env
 from trainer_core.readable_log import TORCHRUN_REPORT
-from trainer_core.resource_use import describe_memory, strip_resource_report
+from trainer_core.resource_use import ResourceUse, describe_memory, strip_resource_report
 
 _RETRYABLE = frozenset({Category.PREEMPTED, Category.NODE_LOST, Category.INFRASTRUCTURE, Category.SCHEDULING})
 _TAIL_LINES = 20
@@ -73,6 +74,19 @@ class StepFacts:
     #: Its termination record, for its use of memory. Empty without one.
     record: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def from_record(cls, name: str, record: Mapping[str, Any], **known: Any) -> StepFacts:
+        """Return the facts of a step from its termination record and from what else is known."""
+        error = record.get("error") or {}
+        return cls(
+            name,
+            error_type=error.get("type"),
+            error_message=str(error.get("message", "")),
+            traceback=error.get("traceback"),
+            record=record,
+            **known,
+        )
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -99,6 +113,29 @@ class Facts:
     transient: bool = False
     #: What the system reports about the whole TrainJob. Used if nothing better is known.
     message: str = ""
+
+
+def build_failed_outcome(
+    ref: TrainJobRef,
+    diagnosis: Diagnosis,
+    records: Iterable[Mapping[str, Any] | None] = (),
+    *,
+    started_at: str | None = None,
+    finished_at: str | None = None,
+    last_progress: Progress | None = None,
+    resource_use: ResourceUse | None = None,
+) -> Outcome:
+    """Return the outcome of a failed TrainJob. The records are those of its nodes, newest first."""
+    last_progress = last_progress or find_last_progress(reversed(diagnosis.log_tail))
+    return Outcome(
+        ref=ref.to_dict(),
+        status="Failed",
+        diagnosis=diagnosis,
+        started_at=started_at,
+        finished_at=finished_at,
+        resource_use=resource_use,
+        **extract_training_state(records, last_progress),
+    )
 
 
 def diagnose(facts: Facts) -> Diagnosis:
