@@ -98,9 +98,7 @@ def measure_suggestions() -> None:
     start = time.process_time()
     drawn = [suggest(space, RandomSearch(), "", number, (), {}) for number in range(LINES)]
     check("suggestion of RandomSearch", 1000 * (time.process_time() - start) / LINES, 1, " ms")
-    lines = [
-        SettledTrial(number, "Complete", draw.random(), (), parameters) for number, parameters in enumerate(drawn)
-    ]
+    lines = [SettledTrial(number, "Complete", draw.random(), (), parameters) for number, parameters in enumerate(drawn)]
     suggest(space, OptunaSampler(), "warm up", 0, (), {})
     for what, limit in ((f"after {LINES} trials", 1.5), ("and the next one", 0.2)):
         start = time.process_time()

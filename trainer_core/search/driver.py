@@ -208,14 +208,15 @@ class SearchDriver:
         if time.monotonic() - self._listed > _LIST_SECONDS:
             self._list_entries()
         self._observe()
-        decision = self._decide()
         for _ in range(_MAX_ROUNDS):
+            decision = self._decide()
             if decision.table.reason == decisions.SUPERSEDED:
                 raise ConflictError(f"search {self.name!r} has a newer generation, which has ended these trials")
             self._stop(action for action in decision.actions if isinstance(action, Stop))
-            if not create or self._create(decision):
+            if not create or not any(isinstance(action, (Start, Record)) for action in decision.actions):
+                return self._build_state(decision)
+            if self._create(decision):
                 return self._build_state(self._decide())
-            decision = self._decide()
         raise ConflictError(f"search {self.name!r} cannot continue: other processes change it repeatedly")
 
     def _build_state(self, decision: decisions.Decision) -> SearchState:
@@ -333,8 +334,7 @@ class SearchDriver:
         )
         entry = _Entry(view, ref, section, wait_state.start(ref, time.monotonic()))
         self._entries[section.entry] = entry
-        for number, line in parse_lines(section.settled).items():
-            self._lines.setdefault(number, line)
+        self._lines |= parse_lines(line for line in section.settled if line and line[0] not in self._lines)
         if section.kind == "record" and observation.outcome is None:
             self.client.backend.cancel(ref)
         if section.kind == "run":
@@ -398,7 +398,8 @@ class SearchDriver:
     def _follow(self, entry: _Entry) -> None:
         entry.follower = self.client.backend.follow(entry.ref, progress=self.definition.stop is not None)
         entry.context.enter_context(entry.follower)
-        entry.report = entry.context.enter_context(self.client.runs.report_progress(entry.ref))
+        if self.client.runs.tracks_all or self.template.tracking is not None:
+            entry.report = entry.context.enter_context(self.client.runs.report_progress(entry.ref))
 
     def _observe_entry(self, entry: _Entry, follower: Follower) -> None:
         entry.observed = time.monotonic()
@@ -512,7 +513,7 @@ class SearchDriver:
         lines = table.settled
         if number % _FULL_TABLE and fields.get("kind") != "record":
             full = self._entries.get(number - number % _FULL_TABLE)
-            recorded = parse_lines(full.section.settled) if full else {}
+            recorded = {line[0] for line in full.section.settled} if full else set()
             lines = {trial: line for trial, line in lines.items() if trial not in recorded}
         now = time.time()
         self.started = self.started or now
