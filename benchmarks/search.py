@@ -1,6 +1,6 @@
 """What a search costs beside its trainings: the driver's processor time, the wall time, and a suggestion.
 
-Trials of 0 s on this machine, four at a time, in turn with the same number of plain `train` and `wait` by four threads.
+Trials of 0 s on this machine, four at a time, after the same number of plain `train` and `wait` by four threads.
 Then one suggestion of Optuna's TPE after 10,000 trials, in a new process and in one that made the one before.
 
 Prints each value with its limit, and whether the limit is kept. TRIALS is the number of trials (default 500).
@@ -34,8 +34,6 @@ from trainer_core.search.space import parse_space
 TRIALS = int(os.environ.get("TRIALS", "500"))
 LINES = 10_000
 PARALLEL = 4
-#: Trainings of one round; searches and plain trainings take turns, so that both see the same machine.
-ROUND = 50
 SPACE = {"lr": Search.loguniform(1e-4, 1e-1), "drop": Search.uniform(0, 1), "batch": [16, 32], "layers": [1, 2, 3, 4]}
 
 
@@ -64,17 +62,18 @@ def check(what: str, value: float, limit: float, unit: str) -> None:
 
 
 def measure_trials(home: Path) -> None:
-    """Run the search, extended by one round at a time, and the plain trainings."""
+    """Run the plain trainings, and then the search."""
     client = TrainerClient(LocalProcessBackendConfig(home=home))
     template = TrainJobTemplate(trainer=CustomTrainer(func=train), runtime="python")
     searches, plain = Total(), Total()
-    definition = {"search_space": SPACE, "algorithm": RandomSearch(random_state=1)}
     samples = RandomSearch(random_state=2).sample(SPACE, TRIALS)
 
-    def search(trials: int) -> None:
-        name = client.optimize(template, **definition, trial_config=TrialConfig(trials, PARALLEL), options=[])
+    def search() -> None:
+        config = TrialConfig(TRIALS, PARALLEL)
+        algorithm = RandomSearch(random_state=1)
+        name = client.optimize(template, search_space=SPACE, trial_config=config, algorithm=algorithm)
         outcome = client.wait_for_search(name)
-        if outcome.status != "Complete" or len(outcome.trials) != trials:
+        if outcome.status != "Complete" or len(outcome.trials) != TRIALS:
             raise SystemExit(outcome.message)
 
     def run(args: dict[str, object]) -> None:
@@ -84,7 +83,7 @@ def measure_trials(home: Path) -> None:
 
     with ThreadPoolExecutor(PARALLEL) as pool:
         plain.measure(lambda: list(pool.map(run, samples)))
-    searches.measure(lambda: search(TRIALS))
+    searches.measure(search)
     print(f"{TRIALS} trials: {searches.wall:.1f} s; {TRIALS} trainings: {plain.wall:.1f} s")
     check("processor time of the driver for a trial", 1000 * searches.processor / TRIALS, 20, " ms")
     print(f"that of train and wait: {1000 * plain.processor / TRIALS:.3g} ms")

@@ -17,7 +17,6 @@ from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.search import tables, template as templates
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.driver import SearchDriver, SearchState
-from trainer_core.search.parameters import check_parameters
 from trainer_core.search.results import OptimizationJob, Result, SearchOutcome
 from trainer_core.template import TrainJobTemplate
 
@@ -68,13 +67,9 @@ class Searches:
         self, request: TrainJobRequest, definition: SearchDefinition, owner: Owner | None = None
     ) -> SearchDriver:
         """Return the driver of a search whose trials have a request, with an example of each parameter."""
-        check_parameters(request, definition.space)
         if owner is None:
             name = request.require_name()
             owner = Owner(key=f"search/{name}", slug=name)
-        if self._client.backend.name == "debug" and definition.stop is not None:
-            _log.warning("The debug backend runs each trial to its end: the stop policy is skipped")
-            definition = replace(definition, stop=None)
         return SearchDriver(self._client, owner, definition, request)
 
     def find(self, name: str) -> SearchDriver:
@@ -132,7 +127,7 @@ class Searches:
         end = time.monotonic() + timeout
         with self.find(name) as driver:
             while True:
-                state = driver.step()
+                state = driver.try_step()
                 found = tables.get_status(state.table)
                 if callbacks:
                     job = self._build_job(driver, state)

@@ -76,9 +76,12 @@ class SearchRun:
             self._warn(error, "")
             return None
 
-    def report(self, table: SearchTable, created: Mapping[int, float], is_over: bool) -> None:
+    def report(
+        self, definition: SearchDefinition, table: SearchTable, created: Mapping[int, float], is_over: bool
+    ) -> None:
         """Send what has changed, without waiting for it. `created` has the times of the trials' creation."""
-        points = _build_curve(self._definition, table, created)
+        self._definition = definition  # Its limits may have changed.
+        points = _build_curve(definition, table, created)
         status = _STATUSES.get(str(table.reason), "FAILED") if is_over else "RUNNING"
         state = (len(points), status, table.best and table.best.number)
         if state == self._sent:

@@ -68,7 +68,6 @@ def build_identity(request: TrainJobRequest, attempt: int | None) -> dict[str, s
 
 
 def build_run_tags(request: TrainJobRequest, backend: Backend, identity: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags with which a run is created."""
     tracking = request.tracking
     name = request.require_name()
     code = request.trainer.code if request.trainer else None
@@ -92,7 +91,6 @@ def build_run_tags(request: TrainJobRequest, backend: Backend, identity: Mapping
 
 
 def build_job_tags(ref: TrainJobRef, place: str | None) -> dict[str, str]:
-    """Return the tags that bind a run to its job."""
     tags = {UID: ref.uid, NAME: ref.name, NAMESPACE: ref.namespace, BACKEND: ref.backend}
     return {**tags, **({PLACE: place} if place else {})}
 
