@@ -55,7 +55,11 @@ def get_api(client):
 
 
 CASES = (
-    BackendCase("local", lambda folder, **settings: TrainerClient(LocalProcessBackendConfig(home=folder, **settings))),
+    BackendCase(
+        "local",
+        lambda folder, **settings: TrainerClient(LocalProcessBackendConfig(home=folder, **settings)),
+        limits_memory=False,
+    ),
     BackendCase(
         "debug",
         lambda _: TrainerClient(DebugBackendConfig()),
@@ -65,11 +69,13 @@ CASES = (
         runs_multiple_nodes=False,
         installs_packages=False,
         reports_resource_use=False,
+        limits_memory=False,
     ),
     BackendCase("container", container_engine.client),
     BackendCase(
         "kubernetes",
         connect_to_cluster,
+        runtime_with_resources="jax-distributed",
         reads_local_files=False,
         runs_runtime_without_trainer=True,
         restarts_processes=True,

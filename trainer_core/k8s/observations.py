@@ -312,6 +312,7 @@ def _build_complete_outcome(
         last_progress=progress,
         fetched=dict(job.fetched_uris),
         resource_use=summarize_resource_use(_parse_node_records(pods)),
+        memory=job.memory,
     )
 
 
@@ -324,7 +325,7 @@ def _build_failed_outcome(
 ) -> Outcome:
     # The pods of a cancelled job are deleted one by one; without their times the outcome stays the same.
     started = None if _was_cancelled(job) else _get_start_time(pods)
-    diagnosis = diagnose(_collect_facts(job, pods, events, tails))
+    diagnosis = diagnose(replace(_collect_facts(job, pods, events, tails), memory=job.memory))
     return Outcome(
         ref=ref.to_dict(),
         status="Failed",
@@ -333,6 +334,7 @@ def _build_failed_outcome(
         started_at=_format_time(started),
         finished_at=_format_time(job.finished_at),
         resource_use=None if _was_cancelled(job) else summarize_resource_use(_parse_node_records(pods)),
+        memory=job.memory,
     )
 
 

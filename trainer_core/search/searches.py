@@ -68,6 +68,11 @@ class Searches:
     ) -> SearchDriver:
         """Return the driver of a search whose trials have a request, with an example of each parameter."""
         check_parameters(request, definition.space)
+        if request.more_memory is not None:
+            raise InvalidRequestError(
+                "MoreMemory: each retry of a trial asks for the memory of the template; remove the option, and raise "
+                "memory in resources_per_node"
+            )
         if owner is None:
             name = request.require_name()
             owner = Owner(key=f"search/{name}", slug=name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from trainer_core.backends.container.logs import ProgressReader, read_last_lines
 from trainer_core.backends.container.plan import COPY, FETCH, NODE, RESULT_PATH, TERMINATION_PATH
 from trainer_core.backends.container.reconcile import Fail
 from trainer_core.backends.container.timestamps import format_time
-from trainer_core.jobs import Outcome, build_complete_outcome
+from trainer_core.jobs import AttemptMemory, Outcome, build_complete_outcome
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.logs import find_training_state
 from trainer_core.node import files
@@ -32,7 +32,8 @@ def build_failed_entry(
     job: ContainerJob, facts: Facts, now: datetime, records: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     """Return the content of the entry for a job that has failed."""
-    diagnosis = diagnose(facts)
+    memory = AttemptMemory.parse(job.plan.get("memory"))
+    diagnosis = diagnose(replace(facts, memory=memory))
     outcome = Outcome(
         ref=job.ref.to_dict(),
         status="Failed",
@@ -40,6 +41,7 @@ def build_failed_entry(
         started_at=_format_optional(observations.get_start_time(job)),
         finished_at=format_time(max(now, observations.get_start_time(job) or now)),
         resource_use=summarize_resource_use(records),
+        memory=memory,
         **find_training_state(diagnosis, records),
     )
     return {"outcome": outcome.to_dict(), "progress": None}
@@ -63,6 +65,7 @@ def build_complete_entry(job: ContainerJob, engine: Engine) -> dict[str, Any]:
         last_progress=progress,
         fetched=dict(_list_fetched_uris(job)),
         resource_use=summarize_resource_use(records.values()),
+        memory=AttemptMemory.parse(job.plan.get("memory")),
     )
     return {"outcome": outcome.to_dict(), "progress": asdict(progress) if progress else None}
 
