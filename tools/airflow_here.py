@@ -22,10 +22,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-import filelock
 import httpx
 import psutil
 import tenacity
+
+from trainer_core.node import locks
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -96,7 +97,7 @@ class AirflowHere:
         self._settings = dict(settings or {})
         self._fresh = fresh
         self._preferred_ports = ports
-        self._lock = filelock.FileLock(folder.with_suffix(".lock"))
+        self._lock: int | None = None
         self._leaders: dict[str, psutil.Popen] = {}
         self._record = folder / "processes.json"
 
@@ -104,8 +105,8 @@ class AirflowHere:
         """Start all processes and wait until they are healthy."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._lock.acquire(timeout=0)
-        except filelock.Timeout:
+            self._lock = locks.acquire(self.folder.with_suffix(".lock"), 0)
+        except BlockingIOError:
             raise AirflowHereError(f"an Airflow already runs in {self.folder}; stop it first") from None
         try:
             self._prepare()
@@ -124,7 +125,8 @@ class AirflowHere:
             self._stop([name for name in COMPONENTS if name != "api-server"])
             self._stop(["api-server"])
         finally:
-            self._lock.release()
+            if self._lock is not None:
+                locks.release(self._lock)
 
     @cached_property
     def _ports(self) -> list[int]:

@@ -14,8 +14,6 @@ from typing import Any, ClassVar
 from trainer_core.node.resource_monitor import PREFIX
 from trainer_core.text import format_memory
 
-__all__ = ["ResourceUse", "describe_memory", "parse_resource_report", "strip_resource_report", "summarize_resource_use"]
-
 _GPU_FIELDS = ("number", "utilization", "memory", "memory_limit")
 
 

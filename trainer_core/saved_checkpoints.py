@@ -17,13 +17,11 @@ from urllib.parse import urlsplit
 from trainer_core import checkpoint_location
 from trainer_core.errors import BackendUnavailableError, InvalidRequestError, UnsupportedError
 from trainer_core.jobs import TrainJobRef
-from trainer_core.node import checkpoint_folder, checkpoints
+from trainer_core.node import checkpoint_folder, checkpoint_retention, checkpoints
 from trainer_core.request import TrainJobRequest
 
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
-
-__all__ = ["SavedCheckpoint", "list_of_job", "list_saved", "prune_of_job", "remove_expired", "try_bucket"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def list_saved(request: TrainJobRequest, uri: str) -> list[SavedCheckpoint]:
         place = checkpoints.open_place(root)
         found = place.list_complete()
         resumed_from = place.read("start.json").get("resume")
-    best = checkpoints.find_best(found, settings)
+    best = checkpoint_retention.find_best(found, settings)
     return [
         SavedCheckpoint(
             step=each.step,

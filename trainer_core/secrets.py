@@ -9,8 +9,6 @@ from typing import Any
 
 from trainer_core import naming
 
-__all__ = ["SecretRef", "has_credentials", "is_secret_name", "mask_credentials", "parse_secret", "redact"]
-
 _KEY = re.compile(r"(?!\.\.?\Z)[-._a-zA-Z0-9]{1,253}")
 #: Fields whose values are not quoted in messages: they may be secrets, or were meant to be references to secrets.
 _SECRET_FIELDS = frozenset({"env", "environment", "secrets"})

@@ -46,10 +46,9 @@ from trainer_core.jobs import (
     TrainJob,
     TrainJobRef,
     build_complete_outcome,
-    extract_training_state,
 )
 from trainer_core.lifecycle.adoption import ExistingJob
-from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
 from trainer_core.logs import find_last_progress
 from trainer_core.node import bootstrap, env
 from trainer_core.node.checkpoints import finish, release
@@ -314,23 +313,15 @@ def _run_job(job: _DebugJob, cache_folder: Path, checkpoint_env: Mapping[str, st
 def _build_failed_outcome(
     job: _DebugJob, started: str, step: str, termination: Mapping[str, Any], exit_code: int
 ) -> Outcome:
-    error = termination.get("error") or {}
-    facts = StepFacts(
-        step,
-        exit_code=exit_code,
-        node=socket.gethostname(),
-        error_type=error.get("type"),
-        error_message=str(error.get("message", "")),
-        traceback=error.get("traceback"),
-        log_tail=job.logs.get(step, []),
-    )
-    return Outcome(
-        ref=job.ref.to_dict(),
-        status="Failed",
-        diagnosis=diagnose(Facts(steps=[facts])),
+    log = job.logs.get(step, [])
+    facts = StepFacts.from_record(step, termination, exit_code=exit_code, node=socket.gethostname(), log_tail=log)
+    return build_failed_outcome(
+        job.ref,
+        diagnose(Facts(steps=[facts])),
+        [termination],
         started_at=started,
         finished_at=_utc_timestamp(),
-        **extract_training_state([termination], job.read_progress()),
+        last_progress=job.read_progress(),
     )
 
 

@@ -3,8 +3,6 @@
 A subclass passes the `WorkloadAdapter` of its kind of job, renders the manifests of a request, and lists runtimes.
 """
 
-# ruff: noqa: D102 -- the methods are documented at `Backend`
-
 from __future__ import annotations
 
 import logging

@@ -319,19 +319,15 @@ def _build_step_facts(
     """Build the facts of a step that ended, including the record that `trainer_core.node` left in its message."""
     message = termination.message if termination else ""
     record = parse_record(message) or {}
-    error = record.get("error") or {}
     lines = [] if record else [line for line in message.splitlines() if line.strip()]
-    facts = StepFacts(
-        name=step,
+    facts = StepFacts.from_record(
+        step,
+        record,
         exit_code=termination.exit_code if termination else None,
         node=pod.node_name or pod.name,
-        error_type=error.get("type"),
-        error_message=str(error.get("message", "")),
-        traceback=error.get("traceback"),
         log_tail=tuple(tails.get(step) or lines),
         out_of_memory=termination is not None and termination.reason == "OOMKilled",
         message=to_single_line(lines[-1], _MAX_MESSAGE_LENGTH) if lines else "",
-        record=record,
     )
     return replace(facts, **known)
 

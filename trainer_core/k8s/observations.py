@@ -42,8 +42,7 @@ from trainer_core.k8s.pod_state import (
 )
 from trainer_core.k8s.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE
 from trainer_core.lifecycle.adoption import ExistingJob
-from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
-from trainer_core.logs import find_training_state
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
 from trainer_core.node.termination import parse_record
 from trainer_core.request import TrainJobRequest
 from trainer_core.resource_use import summarize_resource_use
@@ -326,11 +325,10 @@ def _build_failed_outcome(
     # The pods of a cancelled job are deleted one by one; without their times the outcome stays the same.
     started = None if _was_cancelled(job) else _get_start_time(pods)
     diagnosis = diagnose(replace(_collect_facts(job, pods, events, tails), memory=job.memory))
-    return Outcome(
-        ref=ref.to_dict(),
-        status="Failed",
-        diagnosis=diagnosis,
-        **find_training_state(diagnosis, () if _was_cancelled(job) else _parse_all_records(pods)),
+    return build_failed_outcome(
+        ref,
+        diagnosis,
+        () if _was_cancelled(job) else _parse_all_records(pods),
         started_at=_format_time(started),
         finished_at=_format_time(job.finished_at),
         resource_use=None if _was_cancelled(job) else summarize_resource_use(_parse_node_records(pods)),

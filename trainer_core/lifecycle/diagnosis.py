@@ -7,14 +7,23 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer_core.jobs import AttemptMemory, Category, Diagnosis
+from trainer_core.jobs import (
+    AttemptMemory,
+    Category,
+    Diagnosis,
+    Outcome,
+    Progress,
+    TrainJobRef,
+    extract_training_state,
+)
+from trainer_core.logs import find_last_progress
 from trainer_core.node import env
 from trainer_core.readable_log import TORCHRUN_REPORT
-from trainer_core.resource_use import describe_memory, strip_resource_report
+from trainer_core.resource_use import ResourceUse, describe_memory, strip_resource_report
 
 _RETRYABLE = frozenset({Category.PREEMPTED, Category.NODE_LOST, Category.INFRASTRUCTURE, Category.SCHEDULING})
 _TAIL_LINES = 20
@@ -73,6 +82,19 @@ class StepFacts:
     #: Its termination record, for its use of memory. Empty without one.
     record: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def from_record(cls, name: str, record: Mapping[str, Any], **known: Any) -> StepFacts:
+        """Return the facts of a step from its termination record and from what else is known."""
+        error = record.get("error") or {}
+        return cls(
+            name,
+            error_type=error.get("type"),
+            error_message=str(error.get("message", "")),
+            traceback=error.get("traceback"),
+            record=record,
+            **known,
+        )
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -103,13 +125,39 @@ class Facts:
     memory: AttemptMemory | None = None
 
 
+def build_failed_outcome(
+    ref: TrainJobRef,
+    diagnosis: Diagnosis,
+    records: Iterable[Mapping[str, Any] | None] = (),
+    *,
+    started_at: str | None = None,
+    finished_at: str | None = None,
+    last_progress: Progress | None = None,
+    resource_use: ResourceUse | None = None,
+    memory: AttemptMemory | None = None,
+) -> Outcome:
+    """Return the outcome of a failed TrainJob. The records are those of its nodes, newest first."""
+    last_progress = last_progress or find_last_progress(reversed(diagnosis.log_tail))
+    return Outcome(
+        ref=ref.to_dict(),
+        status="Failed",
+        diagnosis=diagnosis,
+        started_at=started_at,
+        finished_at=finished_at,
+        resource_use=resource_use,
+        memory=memory,
+        **extract_training_state(records, last_progress),
+    )
+
+
 def diagnose(facts: Facts) -> Diagnosis:
     """Return why a TrainJob failed.
 
     The first that applies: it was cancelled; its deadline passed; a step lost its machine; another deadline passed; its
     objects were refused; the infrastructure failed; its image could not be pulled; no machine accepts it; a step
     failed. Among several failed steps, one that the system killed for lack of memory is the cause, then one with an
-    exception, because the others only lost their peer; one that was told to stop, or lost its peer and saved a checkpoint, is the last to be.
+    exception, because the others only lost their peer; one that was told to stop, or lost its peer and saved a
+    checkpoint, is the last to be.
     """
     if facts.cancel_diagnosis is not None:
         return facts.cancel_diagnosis
@@ -138,8 +186,8 @@ def _find_cause(steps: Sequence[StepFacts]) -> StepFacts | None:
     raised = [step for step in steps if step.error_type]
     causes = [step for step in raised if step.error_type != _STOPPED]
     # Steps that ended with a checkpoint may have lost their peer, and the others may have been killed for them.
-    failed = [step for step in steps if step.exit_code not in (None, *_KILLED)]
-    return next(iter(killed or causes or (raised and [step for step in failed if not step.error_type]) or raised or steps), None)
+    failed = [step for step in steps if step.exit_code not in (None, *_KILLED) and not step.error_type]
+    return next(iter(killed or causes or (raised and failed) or raised or steps), None)
 
 
 def _list_obstacles(facts: Facts) -> Iterator[tuple[Category, str | None]]:

@@ -18,7 +18,7 @@ from trainer_core.errors import (
     WaitTimeoutError,
 )
 from trainer_core.jobs import Category, Diagnosis, JobFailedError, Observation, Outcome, PendingFailure, TrainJobRef
-from trainer_core.logs import find_training_state
+from trainer_core.lifecycle.diagnosis import build_failed_outcome
 
 #: After this many errors in a row, other than an unreachable backend, a wait raises the error.
 MAX_CONSECUTIVE_ERRORS = 10
@@ -67,7 +67,7 @@ class WaitState:
             return replace(state, outcome=explained, outcome_is_stored=is_stored)
         state = state._with_pending_failure(observation.pending_failure, now)
         if state.pending_failure is not None and state._is_grace_over(now):
-            outcome = _build_failed_outcome(self.ref, state.pending_failure.diagnosis)
+            outcome = build_failed_outcome(self.ref, state.pending_failure.diagnosis)
             return replace(state, outcome=outcome, should_cancel=True)
         state._check_deadline(now, f"is still {observation.status}")
         return state
@@ -189,11 +189,7 @@ def _kind(pending: PendingFailure) -> tuple[Category, float | None]:
 
 def _build_deleted_outcome(ref: TrainJobRef) -> Outcome:
     reason = f"TrainJob {ref.name!r} was deleted during the wait"
-    return _build_failed_outcome(ref, Diagnosis(category=Category.DELETED, reason=reason))
-
-
-def _build_failed_outcome(ref: TrainJobRef, diagnosis: Diagnosis) -> Outcome:
-    return Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis, **find_training_state(diagnosis))
+    return build_failed_outcome(ref, Diagnosis(category=Category.DELETED, reason=reason))
 
 
 class PendingFailureLog:

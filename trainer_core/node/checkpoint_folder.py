@@ -26,21 +26,6 @@ from . import files
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "CheckpointFolder",
-    "Checksums",
-    "DamagedError",
-    "checksum_all",
-    "get_fields",
-    "merge",
-    "parse_manifest",
-    "remove_expired",
-    "say",
-    "seal",
-]
-
 #: Size and CRC-32 of files by relative path.
 Checksums: TypeAlias = "dict[str, tuple[int, int]]"
 
@@ -111,7 +96,6 @@ class CheckpointFolder:
         self.root = Path(root)
 
     def prepare(self, rank: int) -> None:
-        """Create the folder."""
         del rank
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -213,11 +197,9 @@ class CheckpointFolder:
         return _exists(self._get_step_folder(step) / MANIFEST)
 
     def get(self, step: int) -> Checkpoint | None:
-        """Return the checkpoint of a step."""
         return self.open(str(self._get_step_folder(step)))
 
     def open(self, location: str) -> Checkpoint | None:
-        """Return the checkpoint at a location."""
         with contextlib.suppress(DamagedError):
             return _read(Path(location), verify=False)
         return None
@@ -241,7 +223,6 @@ class CheckpointFolder:
         _discard(self._get_step_folder(step))
 
     def delete(self) -> None:
-        """Delete the folder."""
         shutil.rmtree(self.root, ignore_errors=True)
 
     def forget_fetched(self) -> None:
@@ -429,7 +410,6 @@ def _checksum_paths(paths: Mapping[str, Path]) -> Checksums:
 
 
 def checksum(path: Path) -> tuple[int, int]:
-    """Return size and CRC-32 of a file."""
     size = crc = 0
     with path.open("rb") as file:
         while block := file.read(_BLOCK):

@@ -15,8 +15,6 @@ from typing import Any
 
 from . import env, progress, termination
 
-__all__ = ["OBJECTIVE_METRIC", "RUNG_METRIC", "Objective", "Paused"]
-
 #: Names of metrics in the status of a TrainJob: that with [value, step, best], and the begin of those of rungs, with
 #: [step, value, milliseconds].
 OBJECTIVE_METRIC = "trainjob/objective"

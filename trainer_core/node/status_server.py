@@ -26,8 +26,6 @@ from .trainer_status import CA_CERT, KEPT, NAMES, TOKEN, URL
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["StatusServer"]
-
 _API = "/apis/trainer.kubeflow.org/"
 _MAX_BODY = 65_536
 _MAX_HEADERS = 16_384

@@ -81,7 +81,6 @@ class Project:
         return replace(self, top=top)
 
     def list_paths(self) -> list[str]:
-        """Return the paths that the files have in the job."""
         return [self._place(path) for path in sorted(self.files)]
 
     def read(self, path: str) -> bytes | None:

@@ -47,7 +47,6 @@ def find_reference(func: Callable[..., Any], project: Project) -> str | None:
 
 
 def find_module(reference: str, project: Project) -> Module:
-    """Return the module of a reference."""
     name = reference.partition(":")[0]
     parts = name.split(".")
     for placed in _place(project, parts):

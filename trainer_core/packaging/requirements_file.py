@@ -31,7 +31,6 @@ def is_requirements_file(path: str) -> bool:
 
 
 def read_requirements(file: str, folder: Path) -> list[str]:
-    """Return the requirements that a file lists."""
     path = folder / file
     if path.name == "uv.lock":
         found = _read_uv_lock(_read_toml(path), path)

@@ -47,7 +47,6 @@ def package(
     mode: str = "source",
     project: Project | None = None,
 ) -> dict[str, Any]:
-    """Package a function."""
     if mode not in _MODES:
         raise ValueError(f"packaging={redact(mode)} is unknown; known are {', '.join(_MODES)}")
     if project is not None:

@@ -6,7 +6,6 @@ move the alias to it only if it is better, give the same answer when asked again
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
@@ -23,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from trainer_core.errors import InvalidRequestError
 from trainer_core.jobs import Outcome
+from trainer_core.node import locks
 from trainer_core.secrets import redact
 
 if TYPE_CHECKING:
@@ -542,16 +542,13 @@ def _write_json(path: Path, data: Mapping[str, Any]) -> None:
 def _lock_folder(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
+        lock = locks.acquire(folder / "lock")
     except OSError as error:
         raise InvalidRequestError(
             f"registry {folder} cannot be written: {error.strerror or error}; name a folder that this process may "
             "write to, on a volume that is mounted here"
         ) from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            # A child process that another thread has forked meanwhile keeps the file open.
-            fcntl.flock(lock, fcntl.LOCK_UN)
+    try:
+        yield
+    finally:
+        locks.release(lock)

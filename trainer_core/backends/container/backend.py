@@ -52,8 +52,6 @@ from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
 from trainer_core.secrets import mask_credentials
 
-__all__ = ["ContainerBackend"]
-
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 #: How long an action may be due before an observer starts another supervisor: on the submitter's machine; on another

@@ -10,8 +10,6 @@ from trainer_core.backends.container import names
 from trainer_core.backends.container.job_journal import ContainerJob
 from trainer_core.backends.container.plan import CACHE_PATH, DATA_PATHS, FETCH
 
-__all__ = ["SECRETS_PATH", "CreateInputs", "build_create_request"]
-
 #: File with the credentials of a step. It is in the container's own layer, readable by its user only, and emptied when
 #: the job has ended.
 SECRETS_PATH = "/trainjob-secrets.json"

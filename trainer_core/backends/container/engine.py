@@ -18,8 +18,6 @@ from trainer_core.backends.container.timestamps import parse_time
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.secrets import mask_credentials
 
-__all__ = ["Engine", "EngineConflictError", "EngineNotFoundError", "EngineRequestError", "Frame"]
-
 _TIMEOUT_SECONDS = 60
 #: For pulls, which send progress messages in between.
 _PULL_TIMEOUT_SECONDS = 600
@@ -68,7 +66,6 @@ class Engine:
         weakref.finalize(self, self._api.close)
 
     def close(self) -> None:
-        """Close the connections."""
         self._api.close()
 
     @property
@@ -88,7 +85,6 @@ class Engine:
 
     @property
     def version(self) -> str:
-        """Version of the engine."""
         server = self._ping_headers.get("Server", "").partition(" ")[0]
         return server.partition("/")[2] or "?"
 
@@ -98,7 +94,6 @@ class Engine:
         return self._ping_headers.get("Api-Version", "")
 
     def get_info(self) -> dict[str, Any]:
-        """Return the engine's information about itself and its machine."""
         with self._translate_errors():
             return dict(self._api.info())
 
@@ -125,7 +120,6 @@ class Engine:
             return list(self._api.volumes(filters={"label": list(labels)}).get("Volumes") or ())
 
     def inspect_volume(self, name: str) -> dict[str, Any]:
-        """Return one volume."""
         with self._translate_errors():
             return dict(self._api.inspect_volume(name))
 
@@ -149,7 +143,6 @@ class Engine:
             return list(self._api.networks(filters={"label": list(labels)}))
 
     def ensure_network(self, name: str, labels: Mapping[str, str]) -> None:
-        """Create a network unless it exists."""
         with self._translate_errors():
             if any(network["Name"] == name for network in self._api.networks(names=[name])):
                 return
@@ -161,7 +154,6 @@ class Engine:
             self._api.remove_network(name)
 
     def has_image(self, image: str) -> bool:
-        """Return whether the engine has an image."""
         try:
             with self._translate_errors():
                 self._api.inspect_image(image)
@@ -175,7 +167,6 @@ class Engine:
             return dict(self._api.inspect_image(image).get("Config") or {})
 
     def pull_image(self, image: str) -> None:
-        """Pull an image from its registry."""
         api = self._connect(self.api_version or _MIN_API_VERSION, _PULL_TIMEOUT_SECONDS)
         with self._translate_errors(), closing(api):
             # Without a tag the library would pull all tags.
@@ -197,7 +188,6 @@ class Engine:
             return list(self._api.containers(all=True, filters={"label": list(labels)}))
 
     def inspect_container(self, container: str) -> dict[str, Any]:
-        """Return one container, by id or name."""
         with self._translate_errors():
             return dict(self._api.inspect_container(container))
 
@@ -207,7 +197,6 @@ class Engine:
             return str(self._api.create_container_from_config(dict(body), name)["Id"])
 
     def start_container(self, container: str) -> None:
-        """Start a container that was created."""
         with self._translate_errors():
             self._api.start(container)
 
@@ -222,12 +211,10 @@ class Engine:
             self._api.remove_container(container, v=True, force=force)
 
     def rename_container(self, container: str, name: str) -> None:
-        """Give a container another name."""
         with self._translate_errors():
             self._api.rename(container, name)
 
     def stream_log(self, container: str, since: int, tail: int | None = None) -> Iterator[Frame]:
-        """Yield the log of a container."""
         # Requested directly: the library's method for logs does not close the connection if reading stops early.
         url = f"{self._api.base_url}/v{self._api.api_version}/containers/{container}/logs"
         params = {"stdout": True, "stderr": True, "timestamps": True, "tail": tail or "all", "since": since or None}
@@ -254,7 +241,6 @@ class Engine:
             return file.read() if file is not None else None
 
     def write_file(self, container: str, path: str, data: bytes, owner: int = 0, mode: int = 0o400) -> None:
-        """Write a file into a container."""
         member = tarfile.TarInfo(path.lstrip("/"))
         member.size, member.mode, member.uid, member.gid = len(data), mode, owner, owner
         archive = io.BytesIO()

@@ -15,8 +15,6 @@ from trainer_core.errors import BackendUnavailableError
 from trainer_core.secrets import mask_credentials
 from trainer_core.text import missing_extra
 
-__all__ = ["PODMAN", "ConnectionAttempt", "EngineCandidate", "connect_engine", "find_engine", "list_candidates"]
-
 DOCKER, PODMAN = "docker", "podman"
 _SOCKET = "unix://"
 
@@ -97,7 +95,6 @@ def find_engine(config: ContainerBackendConfig) -> tuple[Engine | None, list[Con
 
 
 def connect_engine(config: ContainerBackendConfig) -> Engine:
-    """Return the engine to use."""
     try:
         import docker  # noqa: F401 -- imported only to report that it is missing
     except ImportError as error:

@@ -23,20 +23,6 @@ from trainer_core.request import TRACKING_SECRETS, InitializerSource, TrainerReq
 from trainer_core.resources import check_process_count
 from trainer_core.validation import check_reserved_env
 
-__all__ = [
-    "CACHE_PATH",
-    "CODE_PATH",
-    "COPY",
-    "DATA_PATHS",
-    "FETCH",
-    "NODE",
-    "RESULT_PATH",
-    "TERMINATION_PATH",
-    "render_plan",
-    "restore_commands",
-    "strip_commands",
-]
-
 #: Kinds of steps: copy a folder of this machine, fetch with an initializer image, train.
 COPY, FETCH, NODE = "copy", "fetch", "node"
 #: Path of the fetched data in a container, by role.
@@ -62,7 +48,6 @@ _RESERVED_PREFIXES = ("PET_", "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "J
 
 
 def render_plan(request: TrainJobRequest, runtime: Mapping[str, Any], config: ContainerBackendConfig) -> dict[str, Any]:
-    """Return the plan of a request."""
     _check_request(request)
     checkpoint_location.resolve_uri(request, config.checkpoints_uri)
     images = {"dataset": config.dataset_initializer_image, "model": config.model_initializer_image}

@@ -15,8 +15,6 @@ from trainer_core.k8s.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightC
 from trainer_core.secrets import mask_credentials
 from trainer_core.text import missing_extra
 
-__all__ = ["check_engine"]
-
 #: Docker 20.10 and Podman 4.
 _MIN_API_VERSION = (1, 41)
 

@@ -23,8 +23,6 @@ from trainer_core.k8s.runtimes import get_name, parse_runtime
 from trainer_core.node import files
 from trainer_core.runtimes import Runtime
 
-__all__ = ["RuntimeCatalog"]
-
 _log = logging.getLogger(__name__)
 _PACKAGED = Path(__file__).parent / "runtimes"
 _DAY_SECONDS = 86_400.0

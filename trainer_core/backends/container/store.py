@@ -19,8 +19,6 @@ from trainer_core.jobs import TrainJobRef
 from trainer_core.request import TrainJobRequest
 from trainer_core.secrets import mask_credentials
 
-__all__ = ["JobStore"]
-
 
 class JobStore:
     """The jobs of one namespace."""
@@ -93,7 +91,6 @@ class JobStore:
         return self._get_by_uid(labels[names.UID_LABEL], name)
 
     def get(self, ref: TrainJobRef) -> ContainerJob:
-        """Return the job of a ref."""
         try:
             return self._get_by_uid(ref.uid, ref.name)
         except JobNotFoundError:
@@ -134,7 +131,6 @@ class JobStore:
             )
 
     def list_jobs(self) -> list[ContainerJob]:
-        """Return all jobs of the namespace."""
         label = f"{names.NAMESPACE_LABEL}={self.namespace}"
         containers: dict[str, list[dict[str, Any]]] = {}
         for raw in self._inspect_all(self.engine.list_containers(label)):
@@ -150,7 +146,6 @@ class JobStore:
         return job_journal.parse_jobs(self.engine.list_volumes(f"{names.KIND_LABEL}={names.JOB_KIND}"))
 
     def list_owner_jobs(self, key: str) -> list[ContainerJob]:
-        """Return the jobs of an owner."""
         claims = self.engine.list_volumes(
             f"{names.NAMESPACE_LABEL}={self.namespace}", f"{names.OWNER_LABEL}={naming.hash_owner_key(key)}"
         )

@@ -49,8 +49,6 @@ from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
 from trainer_core.text import missing_extra
 
-__all__ = ["LocalProcessBackend"]
-
 _log = logging.getLogger(__name__)
 #: Time for the supervisor to end a job before its processes are killed.
 _CANCEL_SECONDS = 15.0
@@ -333,7 +331,6 @@ class LocalProcessBackend(Backend):
         return make_ref(self._state, record)
 
     def _get_folder(self, ref: TrainJobRef) -> JobFolder:
-        """Return the folder of the job of a ref."""
         state = _get_state_folder(ref)
         folder = _get_job_folder(state, ref.name)
         try:

@@ -15,8 +15,6 @@ from trainer_core.backends.local.job_queue import JobQueue
 from trainer_core.backends.local.job_record import JobRecord
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json
 
-__all__ = ["remove_old_jobs", "remove_unused_code", "remove_unused_environments"]
-
 #: Age after which a staging folder, or a job whose supervisor was killed, counts as abandoned.
 _ABANDONED_SECONDS = 3600.0
 _DAY_SECONDS = 86_400.0

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["HostIdentity", "get_host_identity"]
-
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
 _MACHINE_ID = Path("/etc/machine-id")
@@ -48,12 +46,10 @@ class HostIdentity:
         return f"host {self.hostname!r} (boot {self.boot_id[:8] or 'unknown'}, {self.pid_namespace or 'no namespace'})"
 
     def to_dict(self) -> dict[str, str]:
-        """Return the identity as JSON data."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, str]) -> HostIdentity:
-        """Parse the data that `to_dict` returned."""
         return cls(**data)
 
 

@@ -21,8 +21,6 @@ from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequ
 from trainer_core.resources import check_process_count
 from trainer_core.validation import check_reserved_env
 
-__all__ = ["BOOTSTRAP", "render_plan"]
-
 #: Path of the program of every node process, relative to the code folder of the job.
 BOOTSTRAP = "trainer_core/node/bootstrap.py"
 #: Placeholder; the supervisor replaces it by the interpreter of the job's environment.
@@ -32,7 +30,6 @@ _PYTHON = "python"
 def render_plan(
     request: TrainJobRequest, runtime: LocalRuntime, state: StateFolder, checkpoints_uri: str | None = None
 ) -> dict[str, Any]:
-    """Return the plan."""
     _check_request(request)
     folder = state.job_folder(request.require_name())
     checkpoint_env = _render_checkpoint_env(request, state, checkpoints_uri)
