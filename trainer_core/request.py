@@ -467,7 +467,7 @@ class SearchEntry(_Part):
     Attributes:
         key: Key of the search: the owner's key of its entries is ``<key>/<entry>``.
         entry: Number of the TrainJob in the search, 0 for the first.
-        kind: ``run`` trains; ``record`` ends the search, or says that an entry is cancelled, and trains nothing.
+        kind: ``run`` trains; ``record`` ends the search, or precedes a stop that deletes a job, and trains nothing.
         reason: Why a record was written. None for a run.
         trial: Number of the trial. None for a record.
         parameters: Parameters of the trial.
@@ -478,6 +478,7 @@ class SearchEntry(_Part):
         seed: Seed of the algorithm.
         lag: How many trials back the parameters were chosen from. None: from those that had ended.
         definition: The search, as `SearchDefinition.to_dict` returns it.
+        limits_since: When its limits were set, in seconds since 1970: of several drivers, the latest limits hold.
         template: Command, arguments and environment of an image without the parameters.
         digest: Hash of what cannot change when the search is continued, with the TrainJob of a trial.
         settled: Lines of `SettledTrial`: of all trials that have ended in entry 0, every 32nd entry and records; in
@@ -497,6 +498,7 @@ class SearchEntry(_Part):
     seed: str = ""
     lag: int | None = None
     definition: dict[str, Any]
+    limits_since: float = 0.0
     template: dict[str, Any] = Field(default_factory=dict)
     digest: str = ""
     settled: tuple[list[Any], ...] = ()

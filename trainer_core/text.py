@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 #: Longest message of an error that quotes what a user gave.
 MAX_MESSAGE = 300
 _GAP = " … "
@@ -41,13 +43,12 @@ def format_memory(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
-def missing_extra(subject: str, package: str, extra: str) -> str:
-    """Return the message for a package that is not installed: who needs it, and the extra that installs it.
-
-    Args:
-        subject: What needs the package, such as ``"the container backend"``.
-        package: Name of the package, such as ``"docker"``.
-        extra: Extra of this distribution that installs it, such as ``"containers"``.
-    """
+def missing_extra(subject: str, packages: str | Sequence[str], extra: str) -> str:
+    """Return the message for packages that are not installed: who needs them, and the extra that installs them."""
+    names = [packages] if isinstance(packages, str) else packages
+    noun, are = ("package", "is") if len(names) == 1 else ("packages", "are")
     command = f"pip install -e '.[{extra}]'"  # The distribution is on no index, where anybody could take its name.
-    return f"{subject} needs the package {package}, which is not installed: {command} in a clone of trainjob-workflows"
+    return (
+        f"{subject} needs the {noun} {' and '.join(names)}, which {are} not installed: "
+        f"{command} in a clone of trainjob-workflows"
+    )

@@ -20,7 +20,7 @@ from trainer_core.search.space import parse_space
 from trainer_core.trainers import CustomTrainer
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
     from trainer_core.request import TrainJobRequest
     from trainer_core.search.definition import Algorithm, Objective, StopPolicy, TrialConfig
@@ -51,9 +51,8 @@ class SearchOperator(TrainJobOperator):
             trial_config=TrialConfig(num_trials=20, parallel_trials=4),
             deferrable=True,
         )
-        best = {"lr": "{{ ti.xcom_pull('tune', key='parameters')['lr'] }}"}
+        best = tune.output["parameters"]
         final = TrainJobOperator(task_id="final", runtime="python", trainer=CustomTrainer(train), func_args=best)
-        tune >> final
         ```
 
     Args:
@@ -85,7 +84,7 @@ class SearchOperator(TrainJobOperator):
         trial_config: TrialConfig | Mapping[str, Any] | None = None,
         algorithm: Algorithm | Mapping[str, Any] | str | None = None,
         stop: StopPolicy | Mapping[str, Any] | None = None,
-        func_args: Mapping[str, Any] | None = None,
+        func_args: Mapping[str, Any] | XComArg | None = None,
         **kwargs: Any,
     ) -> None:
         if not kwargs.get("wait_for_completion", True):

@@ -63,7 +63,7 @@ from trainer_core.runtimes import Runtime
 from trainer_core.text import format_size
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
 __all__ = ["InitializeOperator", "TrainJobOperator"]
 
@@ -103,8 +103,9 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             `env` and numbers; each argument is converted to the type that the function declares. The source of the
             function is not templated.
         func_args: Keyword arguments of the training function; they override those of the trainer. Values can be
-            templates and results of upstream tasks. Use it with ``.partial(…).expand(func_args=…)``. Becomes part of
-            ``spec.trainer.command``. Default: None. Templated.
+            templates and results of upstream tasks; the dict can be such a result, ``tune.output["parameters"]``. Use
+            it with ``.partial(…).expand(func_args=…)``. Becomes part of ``spec.trainer.command``. Default: None.
+            Templated.
         initializer: Dataset and model to download before training: an `Initializer`, or a dict such as
             ``{"dataset": "hf://owner/name"}``. Becomes ``spec.initializer.dataset`` and ``spec.initializer.model``.
             Default: None. Templated.
@@ -156,7 +157,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         *,
         runtime: str | Runtime | None = None,
         trainer: Trainer | Mapping[str, Any] | str | None = None,
-        func_args: Mapping[str, Any] | None = None,
+        func_args: Mapping[str, Any] | XComArg | None = None,
         initializer: Initializer | Mapping[str, Any] | None = None,
         options: Sequence[Option] | str | None = None,
         secrets: Mapping[str, str | Mapping[str, str]] | None = None,
@@ -183,6 +184,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         )
         self.spec, self._code_content = spec.split_code(data)
         self.func_args = func_args
+        self._has_late_args = spec.has_late_args(func_args)
         self.secrets = connection_secrets.validate_secrets(secrets, data)
         self.backend = backend
         self.backend_config = backend_config
@@ -404,7 +406,11 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
 
     def _get_func_args(self) -> Mapping[str, Any]:
         """Return the rendered arguments that override those of the trainer."""
-        return self.func_args or {}
+        args: Any = self.func_args
+        if self._has_late_args:
+            # `trainjob lint` reads them before they are rendered.
+            return {} if spec.has_late_args(args) else spec.check_func_args(args)
+        return args or {}
 
     def _follow_job(self, ti: Any, ref: TrainJobRef) -> Any:
         status, outcome = self._observe_once(ref)

@@ -40,6 +40,10 @@ _CANCEL_SECONDS = 1800.0
 #: Range of seconds after which a job without events is checked. The delay is random, because thousands of triggers can
 #: start at the same time and would block the event loop with simultaneous checks.
 _RECHECK_SECONDS = (15.0, 30.0)
+#: Seconds from the start of a trigger to its event. A worker reports up to five seconds (`[workers]
+#: min_heartbeat_interval`) later that it has deferred its task, and Airflow fails a task that was resumed before this
+#: report: https://github.com/apache/airflow/issues/72716.
+_MIN_DEFERRAL_SECONDS = 6.0
 #: Cancellations in progress. The event loop itself keeps only weak references to its tasks.
 _cancellations: set[asyncio.Task[None]] = set()
 
@@ -113,7 +117,10 @@ class TrainJobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the job and yield one event."""
+        began = time.monotonic()
         result = await self._wait_and_report()
+        if self.trigger_id is not None:  # In a triggerer; `dag.test()` has no executor.
+            await asyncio.sleep(max(0.0, began + _MIN_DEFERRAL_SECONDS - time.monotonic()))
         self._fired = True
         yield TriggerEvent({"ref": self.ref, **result})
 

@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, ClassVar
@@ -416,6 +416,14 @@ class Backend(ABC):
             diagnosis: Diagnosis of the failed TrainJob. None: it was cancelled.
         """
 
+    def keeps_cancelled(self, request: TrainJobRequest) -> bool:
+        """Return whether the TrainJob of a request still exists after `cancel`, with what it has reported.
+
+        Args:
+            request: The request.
+        """
+        return True
+
     @abstractmethod
     def delete(self, ref: TrainJobRef) -> None:
         """Delete a TrainJob and end its processes. Its name is free afterwards. Succeeds if it does not exist.
@@ -524,7 +532,7 @@ class Backend(ABC):
         """Return all TrainJobs, newest first. Logs a warning for one that cannot be read, and leaves it out."""
 
     def list_search_jobs(
-        self, key: str, known: Container[str]
+        self, key: str, known: Collection[str]
     ) -> dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None]:
         """Return the TrainJobs of a search by name. One whose name is known is not read: its value is None.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -42,6 +42,7 @@ from trainer_core.k8s.job_writer import JobWriter
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps
+from trainer_core.options.scheduling import KUEUE_QUEUE
 from trainer_core.request import TRACKING_SECRETS, TrainJobRequest
 from trainer_core.runtimes import Runtime
 
@@ -290,6 +291,9 @@ class BaseKubernetesBackend(Backend):
         with suppress(JobNotFoundError):
             self._writer.cancel(self._reader.get_object_by_ref(ref), diagnosis)
 
+    def keeps_cancelled(self, request: TrainJobRequest) -> bool:
+        return KUEUE_QUEUE not in request.metadata.labels
+
     def delete(self, ref: TrainJobRef) -> None:
         with suppress(JobNotFoundError):
             self._writer.delete(self._reader.get_object_by_ref(ref))
@@ -327,6 +331,18 @@ class BaseKubernetesBackend(Backend):
     def list_jobs_by_labels(self, labels: Mapping[str, str]) -> list[TrainJob]:
         """Return the jobs with these labels, newest first; the API server selects them."""
         return self._reader.list_train_jobs(self.namespace, labels)
+
+    def list_search_jobs(
+        self, key: str, known: Collection[str]
+    ) -> dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None]:
+        found: dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None] = {}
+        for raw in self._reader.list_search_objects(key, self.namespace):
+            job = self.adapter.parse_job(raw)
+            found[job.name] = None
+            if job.name not in known:
+                ref = observations.build_ref(job)
+                found[job.name] = ref, observations.parse_request(raw), self._reader.observe_object(raw, ref)
+        return found
 
     def get_runtime_packages(self, runtime: Runtime) -> list[str]:
         return runtime_packages.list_runtime_packages(self, runtime)

@@ -136,7 +136,8 @@ def compare(
     if output is OutputFormat.JSON:
         print_json({"names": names, "rows": {column: [_to_json(each) for each in row] for column, row in rows.items()}})
         return
-    print_table(["", *names], [[column, *(_format_cell(each) for each in row)] for column, row in rows.items()])
+    table = [[column, *(_format_cell(each) for each in row)] for column, row in rows.items()]
+    print_table(["", *names], table, folded=len(names))
 
 
 def get(context: typer.Context, name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> None:

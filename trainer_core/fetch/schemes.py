@@ -32,7 +32,7 @@ def find_missing_extra(scheme: str) -> str | None:
     missing = [package for package in packages if find_spec(package) is None]
     if not missing:
         return None
-    return missing_extra(f"{scheme}://", " and ".join(missing), extra)
+    return missing_extra(f"{scheme}://", missing, extra)
 
 
 def create_source(settings: FetchSettings) -> Source:

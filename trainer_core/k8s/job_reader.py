@@ -17,7 +17,17 @@ from typing import Any
 from weakref import WeakSet
 
 from trainer_core.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError, TrainerError
-from trainer_core.jobs import COMPLETE, FAILED, RUNNING, Event, Observation, Progress, TrainJob, TrainJobRef
+from trainer_core.jobs import (
+    COMPLETE,
+    FAILED,
+    RUNNING,
+    SEARCH_LABEL,
+    Event,
+    Observation,
+    Progress,
+    TrainJob,
+    TrainJobRef,
+)
 from trainer_core.k8s import events, logs, observations, pod_state, resources, runtimes
 from trainer_core.k8s.capacity import SchedulingLimits
 from trainer_core.k8s.client import ApiClient, PodLogOptions
@@ -183,6 +193,11 @@ class JobReader:
         selector = f"{_MANAGED_SELECTOR},{OWNER}={hash_owner_key(owner_key)}"
         return self._list_objects(selector, selector, namespace)
 
+    def list_search_objects(self, key: str, namespace: str) -> list[RawObject]:
+        """Return the objects of all jobs of a search."""
+        selector = f"{_MANAGED_SELECTOR},{SEARCH_LABEL}={hash_owner_key(key)}"
+        return self._list_objects(selector, selector, namespace)
+
     def observe(self, ref: TrainJobRef) -> Observation:
         """Read a job and its pods; read events and logs only where they explain a failure or hold the progress."""
         return self.observe_object(self.get_object_by_ref(ref), ref)
@@ -204,9 +219,10 @@ class JobReader:
         return job, self.list_log_pods(job)
 
     def observe_object(self, raw: RawObject, ref: TrainJobRef) -> Observation:
-        """Observe a job whose object has just been read."""
+        """Observe a job whose object has just been read; its pods are read unless it has a recorded outcome."""
         job = self._adapter.parse_job(raw)
-        return self.observe_state(job, self.list_pods(job), ref)
+        has_outcome = observations.get_recorded_outcome(job) is not None
+        return self.observe_state(job, () if has_outcome else self.list_pods(job), ref)
 
     def observe_state(self, job: JobState, pods: Sequence[PodState], ref: TrainJobRef) -> Observation:
         """Observe a job whose state is known; read its events and logs where needed."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from trainer_core.jobs import COMPLETE, Category, Outcome
+from trainer_core.jobs import COMPLETE, Category, Outcome, Progress
 from trainer_core.lifecycle import early_stop
 from trainer_core.search.definition import Asha, GridSearch, Objective, SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial, TrialState
@@ -24,6 +24,8 @@ COMPLETED, GOAL, TIMEOUT, FAILED, CANCELLED, SUPERSEDED = (
     *("complete", "goal", "timeout"),
     *("failed", "cancelled", "superseded"),
 )
+#: Reason of a record that has the lines of trials which are about to be stopped, where that deletes their jobs.
+STOPPED = "stopped"
 #: A search that ended for one of them is not continued with other limits.
 _FINAL = (CANCELLED, SUPERSEDED)
 #: Failures that say something about the parameters.
@@ -202,8 +204,10 @@ class Decision:
     wake_at: float | None = None
 
 
-def judge(outcome: Outcome, definition: SearchDefinition, trial: int, parameters: Mapping[str, Any]) -> Ending:
-    """Return how a run of a trial ended."""
+def judge(
+    outcome: Outcome, definition: SearchDefinition, trial: int, parameters: Mapping[str, Any], rung: int | None = None
+) -> Ending:
+    """Return how a run of a trial ended, which was to end at a rung."""
     objective, report = definition.objective, outcome.objective
     rungs = tuple(RungReport(trial, *each) for each in report.rungs) if report else ()
     line = SettledTrial(
@@ -218,6 +222,10 @@ def judge(outcome: Outcome, definition: SearchDefinition, trial: int, parameters
     )
     diagnosis = outcome.diagnosis
     last = next((each.value for each in reversed(rungs) if each.value is not None), None)
+    if outcome.paused_at is not None and rung is not None and rung not in {each.rung for each in rungs}:
+        # It would be promoted from the rung before again.
+        reason = f"paused at step {outcome.paused_at:g} and reported no {objective.metric} there"
+        return Ending("Failed", False, replace(line, state="Failed", category=_NO_OBJECTIVE, reason=reason))
     if outcome.paused_at is not None:
         return Ending(
             "Paused", False, replace(line, state="StoppedEarly", value=last, reason="paused and not promoted")
@@ -238,6 +246,27 @@ def judge(outcome: Outcome, definition: SearchDefinition, trial: int, parameters
     state: TrialState = "Failed" if diagnosis.category in _OF_PARAMETERS else "Lost"
     ended = replace(line, state=state, category=diagnosis.category.value, reason=reason)
     return Ending(state, diagnosis.retryable, ended)
+
+
+def build_stopped_line(trial: TrialView, reason: str) -> SettledTrial:
+    """Return the line of a running trial that is about to be stopped."""
+    reason = shorten(reason, _MAX_REASON)
+    return SettledTrial(
+        trial.number, "StoppedEarly", trial.value, trial.reports, trial.parameters, trial.job, reason=reason
+    )
+
+
+def read_rungs(
+    definition: SearchDefinition, trial: int, progress: Progress, known: Sequence[RungReport], now: float
+) -> tuple[RungReport, ...]:
+    """Return the reports at rungs of a trial whose nodes do not write them, such as an image: the first ones read."""
+    if definition.stop is None or progress.step is None or definition.objective.metric not in progress.metrics:
+        return tuple(known)
+    value = progress.metrics[definition.objective.metric]
+    passed = [rung for rung, step in enumerate(early_stop.list_rungs(definition.stop)) if step <= progress.step]
+    new = set(passed) - {report.rung for report in known}
+    finite = value if math.isfinite(value) else None
+    return (*known, *(RungReport(trial, rung, progress.step, finite, int(now * 1000)) for rung in sorted(new)))
 
 
 def _find(outcome: Outcome, objective: Objective) -> float | None:
@@ -296,7 +325,8 @@ def _build_table(
 
 def _find_closing_record(definition: SearchDefinition, entries: Sequence[EntryView]) -> EntryView | None:
     """Return the record that ends the search, unless the search continues with other limits."""
-    last = max((entry for entry in entries if entry.status != "Deleted"), key=lambda entry: entry.number, default=None)
+    present = [entry for entry in entries if entry.status != "Deleted" and entry.reason != STOPPED]
+    last = max(present, key=lambda entry: entry.number, default=None)
     final = next((entry for entry in entries if entry.reason in _FINAL), None)
     if final is not None or last is None or last.reason is None:
         return final
@@ -326,7 +356,9 @@ def _build_trial(
 ) -> TrialView:
     reports = _merge_reports([*(report for run in runs for report in run.reports), *(line.rungs if line else ())])
     last = runs[-1] if runs else None
-    if last is None or (line is not None and not last.is_live):
+    # One that is recorded as stopped may complete before it is.
+    is_complete = last is not None and last.ending is not None and last.ending.state == "Complete"
+    if last is None or (line is not None and not last.is_live and not is_complete):
         line = line or SettledTrial(number, "Lost", **_DELETED)
         return _settle(number, line, reports, len(runs))
     trial = TrialView(number, last.status, last.parameters, last.job, _get_value(reports), last.step, reports)

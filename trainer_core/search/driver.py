@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from trainer_core.request import Owner, SearchEntry, TrainJobRequest
 from trainer_core.search import sampling, template as templates
 from trainer_core.search.definition import OptunaSampler, SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial, parse_lines
+from trainer_core.search.parameters import check_trial
 from trainer_core.search.results import SearchOutcome
 from trainer_core.search.tables import build_outcome
 
@@ -103,6 +104,7 @@ class SearchDriver:
         template: The TrainJob of a trial, with an example of each parameter. None as for the definition.
 
     Raises:
+        InvalidRequestError: The trainer has no place for a parameter, or cannot pause at a rung.
         JobNotFoundError: There is no such search, and no definition.
         ConflictError: The search exists with another definition, or has a newer generation.
     """
@@ -124,8 +126,14 @@ class SearchDriver:
         self._listed = 0.0
         self._stops: list[threading.Thread] = []
         self._best: int | None = None
+        self._limits_since = 0.0
         self._outcome: SearchOutcome | None = None
         self._is_ready = False
+        if definition is not None and template is not None:
+            check_trial(template, definition)
+            if client.backend.name == "debug" and definition.stop is not None:
+                _log.warning("The debug backend runs each trial to its end: the stop policy is skipped")
+                definition = replace(definition, stop=None)
         self._list_entries()
         if definition is None or template is None:
             definition, template = self._read_definition()
@@ -136,6 +144,8 @@ class SearchDriver:
         self._is_ready = True
         for entry in self._entries.values():
             self._judge(entry)
+        best = self._decide().table.best
+        self._best = best.number if best else None
 
     @classmethod
     def find(cls, client: TrainerClient, key: str, generation: str | None = None) -> SearchDriver:
@@ -211,15 +221,15 @@ class SearchDriver:
         for _ in range(_MAX_ROUNDS):
             if decision.table.reason == decisions.SUPERSEDED:
                 raise ConflictError(f"search {self.name!r} has a newer generation, which has ended these trials")
-            self._stop(action for action in decision.actions if isinstance(action, Stop))
-            if not create or self._create(decision):
+            if (self._stop_all(decision, create) and self._create(decision)) or not create:
                 return self._build_state(self._decide())
             decision = self._decide()
         raise ConflictError(f"search {self.name!r} cannot continue: other processes change it repeatedly")
 
     def _build_state(self, decision: decisions.Decision) -> SearchState:
         self._log_best(decision.table)
-        must_create = any(isinstance(action, (Start, Record)) for action in decision.actions)
+        must_create = bool(self._find_unrecorded(decision))
+        must_create |= any(isinstance(action, (Start, Record)) for action in decision.actions)
         if any(isinstance(action, decisions.Finish) for action in decision.actions):
             self._outcome = build_outcome(self.client, self.name, self.definition, decision.table)
         live = tuple(entry.ref for entry in self._entries.values() if entry.view.is_live and entry.must_observe)
@@ -323,6 +333,9 @@ class SearchDriver:
         self._entries[section.entry] = entry
         for number, line in parse_lines(section.settled).items():
             self._lines.setdefault(number, line)
+        if self._is_ready and section.limits_since > self._limits_since:
+            self.definition = SearchDefinition.from_dict(section.definition)
+            self._limits_since = section.limits_since
         if section.kind == "record" and observation.outcome is None:
             self.client.backend.cancel(ref)
         if section.kind == "run":
@@ -333,9 +346,15 @@ class SearchDriver:
         runs = [entry for _, entry in sorted(self._entries.items()) if entry.section.kind == "run"]
         if not runs:
             raise JobNotFoundError(f"search {self.name!r} does not exist; `trainjob searches` lists the existing ones")
-        newest = self._entries[max(self._entries)]
         request = self.client.get_job_request(runs[-1].ref)
-        return SearchDefinition.from_dict(newest.section.definition), templates.restore_template(request)
+        section = self._find_limits()
+        assert section is not None  # noqa: S101 -- there are entries
+        return SearchDefinition.from_dict(section.definition), templates.restore_template(request)
+
+    def _find_limits(self) -> SearchEntry | None:
+        """Return the entry whose limits were set last."""
+        sections = (entry.section for _, entry in sorted(self._entries.items(), reverse=True))
+        return max(sections, key=lambda section: section.limits_since, default=None)
 
     def _check_same_search(self) -> None:
         self.digest = templates.compute_digest(self.template, self.definition)
@@ -349,8 +368,11 @@ class SearchDriver:
 
     def _read_settings(self) -> None:
         """Read what the first driver has decided for all: seed and lag."""
-        newest = self._entries[max(self._entries)].section if self._entries else None
+        newest = self._find_limits()
         self.started = newest.started if newest else 0.0
+        self._limits_since = newest.limits_since if newest else time.time()
+        if newest is not None and SearchDefinition.from_dict(newest.definition).limits() != self.definition.limits():
+            self._limits_since = max(time.time(), newest.limits_since + 0.001)
         if newest is not None:
             self.seed, self.lag = newest.seed, newest.lag
             return
@@ -405,7 +427,11 @@ class SearchDriver:
         """Update the view of an entry."""
         progress, trial = observation.progress, entry.section.trial or 0
         reported = progress.objective if progress else None
-        reports = tuple(RungReport(trial, *each) for each in reported.rungs) if reported else entry.view.reports
+        reports = entry.view.reports
+        if reported is not None:
+            reports = tuple(RungReport(trial, *each) for each in reported.rungs)
+        elif progress is not None and self._is_ready:
+            reports = decisions.read_rungs(self.definition, trial, progress, reports, time.time())
         step = progress.step if progress and progress.step is not None else entry.view.step
         entry.view = replace(entry.view, status=observation.status, reports=reports or entry.view.reports, step=step)
         if entry.report is not None and entry.wait.outcome is None:
@@ -427,7 +453,8 @@ class SearchDriver:
                 self.client.backend.store_outcome(outcome)
         if entry.verdict is not None and outcome.diagnosis is not None:
             outcome = entry.verdict
-        ending = decisions.judge(outcome, self.definition, entry.view.trial, entry.view.parameters)
+        view = entry.view
+        ending = decisions.judge(outcome, self.definition, entry.view.trial, view.parameters, view.rung)
         reports = ending.line.rungs or entry.view.reports
         entry.view = replace(entry.view, status=outcome.status, ending=ending, reports=reports)
         if entry.report is not None:
@@ -476,7 +503,8 @@ class SearchDriver:
                 start.running,
                 self.definition.direction,
             )
-        entry = self._build_entry(table, trial=start.trial, parameters=parameters, rung=start.rung, until=start.until)
+        place = {"trial": start.trial, "rung": start.rung, "until": start.until}
+        entry = self._build_entry(table.settled, parameters=parameters, **place)
         request = templates.build_run(self.template, self.definition, self.owner, entry)
         ref = self.client.submit(request)
         if not self._add_created(ref, entry):
@@ -484,18 +512,19 @@ class SearchDriver:
         _log.info("Search %s: trial %d starts as %s with %s", self.name, start.trial, ref.name, dict(parameters))
         return True
 
-    def _create_record(self, reason: str, table: SearchTable) -> bool:
-        entry = self._build_entry(table, kind="record", reason=reason)
+    def _create_record(self, reason: str, table: SearchTable, lines: Mapping[int, SettledTrial] | None = None) -> bool:
+        entry = self._build_entry({**table.settled, **(lines or {})}, kind="record", reason=reason)
         suspend = "Suspend" in self.client.backend.accepts
         request = templates.build_record(self.template, self.owner, entry, suspend)
         # Not by the client, which would track it as a run.
         ref = self.client.backend.submit(request)
         return self._add_created(ref, entry)
 
-    def _build_entry(self, table: SearchTable, **fields: Any) -> SearchEntry:
+    def _build_entry(self, lines: Mapping[int, SettledTrial], **fields: Any) -> SearchEntry:
         number = max(self._entries.keys() | self._gaps, default=-1) + 1
-        lines = table.settled
-        if number % _FULL_TABLE and fields.get("kind") != "record":
+        # Jobs with `DeleteAfter` may be deleted before the next full table: each has all lines.
+        is_full = number % _FULL_TABLE == 0 or fields.get("kind") == "record" or self.template.delete_after_seconds
+        if not is_full:
             full = self._entries.get(number - number % _FULL_TABLE)
             recorded = parse_lines(full.section.settled) if full else {}
             lines = {trial: line for trial, line in lines.items() if trial not in recorded}
@@ -509,6 +538,7 @@ class SearchDriver:
             seed=self.seed,
             lag=self.lag,
             definition=self.definition.to_dict(),
+            limits_since=self._limits_since,
             digest=self.digest,
             settled=tuple(line.to_line() for line in lines.values()),
             **fields,
@@ -522,6 +552,29 @@ class SearchDriver:
             return True
         self._list_entries()
         return False
+
+    def _stop_all(self, decision: decisions.Decision, create: bool) -> bool:
+        """Stop the runs of a decision; return whether no other driver has taken the number of a record."""
+        unrecorded = self._find_unrecorded(decision)
+        if unrecorded and create:
+            return self._create_record(decisions.STOPPED, decision.table, unrecorded) and self._stop_all(
+                decision, create
+            )
+        stops = [action for action in decision.actions if isinstance(action, Stop)]
+        self._stop(stop for stop in stops if self._entries[stop.entry].view.trial not in unrecorded)
+        return True
+
+    def _find_unrecorded(self, decision: decisions.Decision) -> dict[int, SettledTrial]:
+        """Return the lines of the trials that no entry has yet, and whose stop deletes their jobs."""
+        if self.client.backend.keeps_cancelled(self.template):
+            return {}
+        trials = decision.table.trials
+        stops = [(self._entries[each.entry].view, each.why) for each in decision.actions if isinstance(each, Stop)]
+        return {
+            view.trial: decisions.build_stopped_line(trials[view.trial], why)
+            for view, why in stops
+            if view.trial is not None and why is not None and view.ending is None and view.trial not in self._lines
+        }
 
     def _stop(self, stops: Iterable[Stop]) -> None:
         """Stop runs, each in a thread: a trial may take its time to save a checkpoint."""

@@ -14,22 +14,32 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.lifecycle.early_stop import list_rungs
 from trainer_core.node import env
 from trainer_core.request import Code, TrainerRequest, TrainJobRequest
-from trainer_core.search.definition import Direction, MedianStop, SearchDefinition
-from trainer_core.search.space import Distribution, variable_name
+from trainer_core.search.definition import Asha, Direction, MedianStop, SearchDefinition
+from trainer_core.search.space import variable_name
 from trainer_core.torchtune import TorchTuneConfig
 from trainer_core.validation import list_names
 
-__all__ = ["apply_objective", "apply_parameters", "check_parameters"]
+__all__ = ["apply_objective", "apply_parameters", "check_trial"]
 
 #: A parameter in the arguments or variables of an image, as in Katib's trial templates.
 _PLACEHOLDER = re.compile(r"\$\{trialParameters\.([^}]*)\}")
 
 
-def check_parameters(request: TrainJobRequest, space: Mapping[str, Distribution]) -> None:
-    """Raise if the trainer of a trial has no place for a parameter, or a placeholder of an unknown one."""
-    trainer = request.trainer
+def check_trial(request: TrainJobRequest, definition: SearchDefinition) -> None:
+    """Raise if the trainer of a trial has a placeholder of an unknown parameter, or does what a search cannot."""
+    trainer, space = request.trainer, definition.space
     if trainer is None:
         raise InvalidRequestError("a search needs a trainer, which takes the parameters; set one")
+    if request.more_memory is not None:
+        raise InvalidRequestError(
+            "MoreMemory: each retry of a trial asks for the memory of the template; remove the option, and raise memory "
+            "in resources_per_node"
+        )
+    if isinstance(definition.stop, Asha) and definition.stop.promote:
+        if trainer.code is None:
+            raise InvalidRequestError("Asha with promote pauses a training function; use CustomTrainer(func=…)")
+        if request.checkpoints is None:
+            raise InvalidRequestError("Asha with promote continues from checkpoints; add the option Checkpoints()")
     if trainer.kind != "container":
         return  # Its arguments and fields were checked with an example.
     fields = [*(trainer.command or ()), *(trainer.args or ()), *trainer.literal_env.values()]

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.search import tables, template as templates
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.driver import SearchDriver, SearchState
-from trainer_core.search.parameters import check_parameters
 from trainer_core.search.results import OptimizationJob, Result, SearchOutcome
 from trainer_core.template import TrainJobTemplate
 
@@ -67,18 +65,9 @@ class Searches:
         self, request: TrainJobRequest, definition: SearchDefinition, owner: Owner | None = None
     ) -> SearchDriver:
         """Return the driver of a search whose trials have a request, with an example of each parameter."""
-        check_parameters(request, definition.space)
-        if request.more_memory is not None:
-            raise InvalidRequestError(
-                "MoreMemory: each retry of a trial asks for the memory of the template; remove the option, and raise "
-                "memory in resources_per_node"
-            )
         if owner is None:
             name = request.require_name()
             owner = Owner(key=f"search/{name}", slug=name)
-        if self._client.backend.name == "debug" and definition.stop is not None:
-            _log.warning("The debug backend runs each trial to its end: the stop policy is skipped")
-            definition = replace(definition, stop=None)
         return SearchDriver(self._client, owner, definition, request)
 
     def find(self, name: str) -> SearchDriver:

@@ -116,6 +116,7 @@ def build_record(template: TrainJobRequest, owner: Owner, entry: SearchEntry, su
         metadata=Metadata(labels=labels),
         runai=template.runai,
         suspend=suspend,
+        delete_after_seconds=template.delete_after_seconds,
         search=entry,
     )
 

@@ -115,9 +115,12 @@ class Engine:
         return datetime.now(timezone.utc) + self._clock_offset
 
     def list_volumes(self, *labels: str) -> list[dict[str, Any]]:
-        """Return the volumes that have all these labels (``key=value``)."""
+        """Return the volumes that have all these labels (``key=value``). The first one should be the rarest."""
         with self._translate_errors():
-            return list(self._api.volumes(filters={"label": list(labels)}).get("Volumes") or ())
+            # Podman returns the volumes that have any of several labels.
+            volumes = self._api.volumes(filters={"label": [labels[0]]}).get("Volumes") or ()
+        wanted = [label.partition("=") for label in labels]
+        return [each for each in volumes if all((each["Labels"] or {}).get(key) == value for key, _, value in wanted)]
 
     def inspect_volume(self, name: str) -> dict[str, Any]:
         with self._translate_errors():
@@ -135,6 +138,8 @@ class Engine:
     def remove_volume(self, name: str) -> None:
         """Remove a volume. If it does not exist, this succeeds."""
         with self._translate_errors(), _ignore_not_found():
+            # Podman removes another volume whose name begins with this one if no volume has this name.
+            self._api.inspect_volume(name)
             self._api.remove_volume(name)
 
     def list_networks(self, *labels: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -304,7 +304,7 @@ class LocalProcessBackend(Backend):
         return sorted(jobs, key=lambda job: job.creation_timestamp, reverse=True)
 
     def list_search_jobs(
-        self, key: str, known: Container[str]
+        self, key: str, known: Collection[str]
     ) -> dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None]:
         found: dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None] = {}
         for name in self._state.list_search_names(key):
