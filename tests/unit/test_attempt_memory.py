@@ -137,8 +137,8 @@ def test_requests_and_limits_of_a_distributed_config_are_replaced():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"trainer": {"kind": "container", "image": "train:1"}}, "MoreMemory: the request does not say how much"),
-        ({"trainer": None, "initializer": {"model": {"storage_uri": "hf://a/b"}}}, "MoreMemory: the request does not"),
+        ({"trainer": {"kind": "container", "image": "train:1"}}, "MoreMemory: the request names no memory"),
+        ({"trainer": None, "initializer": {"model": {"storage_uri": "hf://a/b"}}}, "MoreMemory: the request names"),
         ({"memory": "33Gi"}, "MoreMemory: the limit of 32Gi is less than the 33Gi of resources_per_node; raise"),
         ({"limit": "0"}, "more_memory.limit: .*memory must be greater than 0"),
         ({"limit": "300m"}, "more_memory.limit: .*fraction of a byte"),

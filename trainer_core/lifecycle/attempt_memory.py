@@ -80,7 +80,7 @@ def _get_asked(request: TrainJobRequest) -> str:
     asked = next((str(each["memory"]) for each in amounts if "memory" in each), None)
     if asked is None:
         raise InvalidRequestError(
-            "MoreMemory: the request does not say how much memory its first attempt needs; set resources_per_node="
+            "MoreMemory: the request names no memory for its first attempt; set resources_per_node="
             "{'memory': '8Gi'} of the trainer"
         )
     return asked

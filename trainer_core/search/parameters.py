@@ -32,8 +32,8 @@ def check_trial(request: TrainJobRequest, definition: SearchDefinition) -> None:
         raise InvalidRequestError("a search needs a trainer, which takes the parameters; set one")
     if request.more_memory is not None:
         raise InvalidRequestError(
-            "MoreMemory: each retry of a trial asks for the memory of the template; remove the option, and raise memory "
-            "in resources_per_node"
+            "MoreMemory: a retry of a trial asks for the memory of the template; remove it, and raise memory in "
+            "resources_per_node"
         )
     if isinstance(definition.stop, Asha) and definition.stop.promote:
         if trainer.code is None:

@@ -68,7 +68,7 @@ class MemoryOfAttempts(Contract):
     def test_more_memory_without_the_memory_of_the_first_attempt_is_refused(
         self, client: TrainerClient, build_request: BuildRequest
     ) -> None:
-        with pytest.raises(ValueError, match=r"^MoreMemory: the request does not say how much memory"):
+        with pytest.raises(ValueError, match=r"^MoreMemory: the request names no memory"):
             client.submit(build_request(options=[MoreMemory("1Gi")]))
         assert client.list_jobs() == []
 
