@@ -39,7 +39,7 @@ MODULES = {
     "trainer_core/lifecycle/wait_state.py": "unit/test_wait_state.py",
     "trainer_core/lifecycle/diagnosis.py": "unit/test_diagnosis.py",
     "trainer_core/logs.py": "unit/test_logs.py",
-    "trainer_core/backends/job_poller.py": "unit/test_job_poller.py",
+    "trainer_core/backends/polling_follower.py": "unit/test_polling_follower.py",
     "trainer_core/backends/local/observations.py": "local/test_damaged_files.py local/test_suspend_resume.py "
     "local/test_supervisor.py local/test_other_hosts.py",
     "trainer_core/backends/local/job_store.py": "local/test_job_store.py local/test_damaged_files.py "
@@ -62,6 +62,7 @@ MODULES = {
     "trainer_core/k8s/reflector.py": "kubernetes/test_k8s_reflector.py kubernetes/test_k8s_cache.py "
     "kubernetes/test_k8s_informer.py",
     "trainer_core/k8s/informer.py": "kubernetes/test_k8s_informer.py",
+    "trainer_core/k8s/watched_jobs.py": "kubernetes/test_k8s_informer.py kubernetes/test_k8s_server_faults.py",
     "trainer_core/node/checkpoint_folder.py": "unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_ranks.py": "unit/test_checkpoint_ranks.py unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_retention.py": "unit/test_checkpoints.py",

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from airflow_provider import cancellation, client_cache, connection_secrets, job_location
 from airflow_provider.compat import AirflowException
@@ -26,6 +25,7 @@ from trainer_core.errors import BackendUnavailableError, JobElsewhereError, Trai
 from trainer_core.jobs import RUNNING, TrainJobRef
 from trainer_core.lifecycle import wait_state
 from trainer_core.lifecycle.wait_state import PendingFailureLog
+from trainer_core.retries import repeat_while_failing_async
 
 if TYPE_CHECKING:
     from trainer_core.backends.follower import Follower
@@ -35,6 +35,8 @@ __all__ = ["TrainJobTrigger"]
 
 #: Seconds for which to retry requests to a server that is unavailable.
 _RETRY_SECONDS = 30.0
+#: The first and the longest pause between two tries, for `_RETRY_SECONDS` and for `_CANCEL_SECONDS`.
+_PAUSES, _LONG_PAUSES = (0.1, 5.0), (0.1, 30.0)
 #: Seconds for which to repeat the cancellation of a job whose task a person has ended, also after `on_kill` returned.
 _CANCEL_SECONDS = 1800.0
 #: Range of seconds after which a job without events is checked. The delay is random, because thousands of triggers can
@@ -170,7 +172,12 @@ class TrainJobTrigger(BaseTrigger):
 
     async def _connect(self) -> TrainerClient:
         """Return a client that leads to the place of the job."""
-        client: TrainerClient = await _retry_on(TrainJobConnectionUnreadableError)(self._get_client)
+        client = await repeat_while_failing_async(
+            self._get_client,
+            lambda error: isinstance(error, TrainJobConnectionUnreadableError),
+            _RETRY_SECONDS,
+            pauses=_PAUSES,
+        )
         await asyncio.to_thread(job_location.check_place, self.ref, client)
         return client
 
@@ -229,16 +236,17 @@ class TrainJobTrigger(BaseTrigger):
 
     async def _cancel(self, seconds: float | None = None) -> bool:
         """Cancel the job; repeat it for some seconds, by default `_RETRY_SECONDS`, while the backend is away."""
-
-        def warn(state: RetryCallState) -> None:
-            error = state.outcome.exception() if state.outcome else None
-            self.log.warning("TrainJob %s: its cancellation is repeated: %s", self.ref.get("name"), error)
-
+        ref_name = self.ref.get("name")
         await asyncio.to_thread(pending_cancellations.add, self.ref)
         try:
             client = await self._connect()
-            retries = _retry_on(BackendUnavailableError, seconds, warn)
-            await retries(asyncio.to_thread, pending_cancellations.cancel, client, self.ref)
+            await repeat_while_failing_async(
+                lambda: asyncio.to_thread(pending_cancellations.cancel, client, self.ref),
+                lambda error: isinstance(error, BackendUnavailableError),
+                seconds or _RETRY_SECONDS,
+                lambda error, _: self.log.warning("TrainJob %s: its cancellation is repeated: %s", ref_name, error),
+                _LONG_PAUSES if seconds else _PAUSES,
+            )
         except (TrainerError, ValueError, AirflowException) as error:
             cancellation.log_failure(self.ref, error, self.log)
             return False
@@ -250,8 +258,11 @@ class TrainJobTrigger(BaseTrigger):
         if ti is None:
             return False
         try:
-            state: str | None = await _retry_on(Exception)(
-                client_cache.run_in_thread, lambda: cancellation.get_task_state(ti)
+            state = await repeat_while_failing_async(
+                lambda: client_cache.run_in_thread(lambda: cancellation.get_task_state(ti)),
+                lambda _: True,
+                _RETRY_SECONDS,
+                pauses=_PAUSES,
             )
         except Exception as error:  # noqa: BLE001 -- any error of Airflow means that the state is unknown
             self.log.warning("TrainJob %s: kept, because the task's state cannot be read: %s", self.ref["name"], error)
@@ -263,16 +274,3 @@ def _compute_wait(state: wait_state.WaitState, reporter: LogReporter) -> float:
     now = time.monotonic()
     recheck = random.uniform(*_RECHECK_SECONDS)  # noqa: S311 -- not a secret
     return min(recheck, state.timeout(now), reporter.seconds_until_due(now))
-
-
-def _retry_on(
-    error: type[Exception], seconds: float | None = None, before_sleep: Callable[[RetryCallState], None] | None = None
-) -> AsyncRetrying:
-    """Return a retry loop for this type of error."""
-    return AsyncRetrying(
-        retry=retry_if_exception_type(error),
-        stop=stop_after_delay(seconds or _RETRY_SECONDS),
-        wait=wait_exponential(0.1, max=30 if seconds else 5),
-        before_sleep=before_sleep,
-        reraise=True,
-    )

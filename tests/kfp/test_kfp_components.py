@@ -20,6 +20,7 @@ from kfp_driver import COMPONENTS, REPOSITORY, component_spec, container, docume
 from kfp_components import container_spec
 from kfp_components.container_spec import VERSION
 from kfp_components.step.entrypoint import TARGETS
+from kfp_components.step.lifecycle import ExistingJobInputs
 from kfp_components.step.search import SearchInputs
 from kfp_components.step.train import JobInputs
 from kfp_components.step.wait import WaitInputs
@@ -228,6 +229,7 @@ def arguments_of(name):
         *([JobInputs] if name in ("search", "submit", "train") else []),
         *([SearchInputs] if name == "search" else []),
         *([WaitInputs] if name in ("train", "wait") else []),
+        *([ExistingJobInputs] if name in ("resume", "suspend") else []),
     ]
     parameters = [p for each in [*shared, TARGETS[name]] for p in inspect.signature(each).parameters.values()]
     return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}

@@ -16,7 +16,8 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from trainer_core import checkpoint_location, code_location, naming
-from trainer_core.backends.follower import Follower, PollingFollower
+from trainer_core.backends.follower import Follower
+from trainer_core.backends.polling_follower import PollingFollower
 from trainer_core.errors import ConflictError, JobNotFoundError, UnsupportedError
 from trainer_core.jobs import (
     RUNNING,

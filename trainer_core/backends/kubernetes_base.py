@@ -44,6 +44,7 @@ from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps
 from trainer_core.options.scheduling import KUEUE_QUEUE
 from trainer_core.request import TRACKING_SECRETS, TrainJobRequest
+from trainer_core.retries import repeat_while_failing
 from trainer_core.runtimes import Runtime
 
 _log = logging.getLogger(__name__)
@@ -202,16 +203,11 @@ class BaseKubernetesBackend(Backend):
 
     def _create_if_absent(self, raw: RawObject, timeout: float = 0.0) -> bool:
         """Create an object unless one of its name exists; return whether it was created."""
-        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
-
-        retrying = Retrying(
-            retry=retry_if_exception_type(AlreadyExistsError),
-            stop=stop_after_delay(timeout),
-            wait=wait_exponential(0.05, max=1.0),
-            reraise=True,
-        )
+        create = partial(self._api.create, resources.get_resource_of_object(raw), raw)
         try:
-            retrying(self._api.create, resources.get_resource_of_object(raw), raw)
+            repeat_while_failing(
+                create, lambda error: isinstance(error, AlreadyExistsError), timeout, pauses=(0.05, 1.0)
+            )
         except AlreadyExistsError:
             return False
         return True

@@ -98,12 +98,6 @@ Attempts = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the subcommands."""
-    for command in (submit, initialize, render):
-        app.command(epilog=exit_codes.HELP)(command)
-
-
 def submit(
     context: typer.Context,
     function: FunctionArgument = None,
@@ -129,12 +123,7 @@ def submit(
     output: OutputOption = OutputFormat.TABLE,
 ) -> int:
     """Submit a training function, a container image or a definition from a file; print the name of the TrainJob."""
-    client: TrainerClient = context.obj.client
-    flags = {"nodes": nodes, "procs_per_node": procs_per_node, "package": package, "env": env, "packaging": packaging}
-    flags |= {"requirements": requirements, "code": code, "code_uri": code_uri}
-    where = {"runtime": runtime, "image": image, "dataset": dataset, "model": model}
-    request = _build_request(client, function, file, arg, name, option, {**flags, **where})
-    return _submit_and_print(client, request, wait, timeout, output, attempts)
+    return _submit_and_print(context.obj.client, _build_request(context), wait, timeout, output, attempts)
 
 
 def initialize(
@@ -178,12 +167,7 @@ def render(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Print the manifest that `submit` would create, without creating it."""
-    client: TrainerClient = context.obj.client
-    flags = {"nodes": nodes, "procs_per_node": procs_per_node, "package": package, "env": env, "packaging": packaging}
-    flags |= {"requirements": requirements, "code": code, "code_uri": code_uri}
-    where = {"runtime": runtime, "image": image, "dataset": dataset, "model": model}
-    request = _build_request(client, function, file, arg, name, option, {**flags, **where})
-    rendered = client.render(request)
+    rendered = context.obj.client.render(_build_request(context))
     if output is OutputFormat.JSON:
         print_json(rendered)
     else:
@@ -280,15 +264,19 @@ def _submit_and_print(
     return print_job(client, ref, wait, timeout, output, attempts)
 
 
-def _build_request(
-    client: TrainerClient,
-    function: str | None,
-    file: str | None,
-    arg: list[str] | None,
-    name: str | None,
-    option: list[str] | None,
-    flags: dict[str, Any],
-) -> TrainJobRequest:
+#: Parameters of `submit` and `render` that a definition has too.
+_DEFINED = (
+    *("nodes", "procs_per_node", "package", "env", "packaging", "requirements", "code", "code_uri"),
+    *("runtime", "image", "dataset", "model"),
+)
+
+
+def _build_request(context: typer.Context) -> TrainJobRequest:
+    """Build the request of the parameters of `submit` or `render`."""
+    client: TrainerClient = context.obj.client
+    given = context.params
+    function, file, arg, name, option = (given[key] for key in ("function", "file", "arg", "name", "option"))
+    flags = {key: given[key] for key in _DEFINED}
     if file is not None and function is not None:
         raise InvalidRequestError(f"{function} and --file cannot be used together; name the function in the definition")
     if file is not None:

@@ -169,7 +169,6 @@ class JobReader:
         )
 
     def get_object_by_ref(self, ref: TrainJobRef) -> RawObject:
-        """Return the object of the job of a ref."""
         raw = self.get_object(ref.name, ref.namespace)
         if raw["metadata"]["uid"] != ref.uid:
             raise JobNotFoundError(
@@ -189,7 +188,6 @@ class JobReader:
         self._last_read = None if raw is None else (raw, time.monotonic())
 
     def list_owned_objects(self, owner_key: str, namespace: str) -> list[RawObject]:
-        """Return the objects of all jobs of an owner."""
         selector = f"{_MANAGED_SELECTOR},{OWNER}={hash_owner_key(owner_key)}"
         return self._list_objects(selector, selector, namespace)
 
@@ -214,7 +212,6 @@ class JobReader:
         return self.explain_train_job(job, pods), observation, request
 
     def read_state(self, ref: TrainJobRef) -> tuple[JobState, list[PodState]]:
-        """Read a job and its pods."""
         job = self._adapter.parse_job(self.get_object_by_ref(ref))
         return job, self.list_log_pods(job)
 
@@ -254,11 +251,9 @@ class JobReader:
         return observation
 
     def build_train_job(self, job: JobState, pods: Sequence[PodState]) -> TrainJob:
-        """Return a job as a `TrainJob`."""
         return observations.build_train_job(job, pods, runtimes.load_runtime(job.annotations))
 
     def get_train_job(self, ref: TrainJobRef) -> TrainJob:
-        """Return the job of a ref."""
         job = self._adapter.parse_job(self.get_object_by_ref(ref))
         return self.explain_train_job(job, self.list_pods(job))
 

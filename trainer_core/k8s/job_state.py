@@ -164,7 +164,6 @@ def _get_resumption_time(raw: RawObject) -> datetime | None:
 
 
 def parse_condition(raw: RawObject) -> Condition:
-    """Parse a `metav1.Condition`."""
     return Condition(
         type=intern(raw.get("type") or ""),
         reason=intern(raw.get("reason") or ""),

@@ -67,7 +67,6 @@ def check_size(manifest: Mapping[str, Any]) -> None:
 def build_metadata(
     request: TrainJobRequest, namespace: str, attempt: int, annotations: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Build the metadata of a job."""
     job_labels = {**request.metadata.labels, labels.MANAGED_BY: labels.MANAGER}
     if request.owner:
         job_labels[labels.OWNER] = naming.hash_owner_key(request.owner.key)
@@ -122,7 +121,6 @@ def build_secret(
 
 
 def get_secret_name(job: str) -> str:
-    """Return the name of the Secret with the literal secrets of a job."""
     return f"{job}-initializer"
 
 

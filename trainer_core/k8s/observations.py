@@ -82,7 +82,6 @@ def build_observation(
     tails: Mapping[str, Sequence[str]] | None = None,
     limits: SchedulingLimits | None = None,
 ) -> Observation:
-    """Build the observation of a job."""
     status, progress = get_status(job, pods), progress or job.progress
     recorded = get_recorded_outcome(job)
     if recorded is not None and recorded.status == status:
@@ -188,7 +187,6 @@ def build_train_job(
     events: Sequence[EventRecord] = (),
     progress: Progress | None = None,
 ) -> TrainJob:
-    """Build the public `TrainJob`."""
     observation = build_observation(job, pods, events, ref=build_ref(job), progress=progress)
     runtime = runtime or _build_unknown_runtime(job)
     return TrainJob(
@@ -243,7 +241,6 @@ def parse_existing_job(raw: RawObject, parse_job: Callable[[RawObject], JobState
 
 
 def parse_request(raw: RawObject) -> TrainJobRequest:
-    """Return the request that a raw job was created from."""
     name = raw["metadata"]["name"]
     text = (raw["metadata"].get("annotations") or {}).get(labels.REQUEST)
     if text is None:
@@ -260,7 +257,6 @@ def parse_request(raw: RawObject) -> TrainJobRequest:
 
 
 def build_ref(job: JobState) -> TrainJobRef:
-    """Build the ref of a job."""
     return TrainJobRef(job.backend, job.namespace, job.name, job.uid)
 
 

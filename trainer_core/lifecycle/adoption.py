@@ -82,7 +82,6 @@ class Decision:
 
 
 def decide(request: TrainJobRequest, existing: Sequence[ExistingJob]) -> Decision:
-    """Decide what a submit of a request does."""
     if request.owner is None:
         return _decide_by_name(request, existing)
     key = request.owner.key

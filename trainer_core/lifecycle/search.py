@@ -392,7 +392,6 @@ def _add_up(line: SettledTrial, runs: Sequence[EntryView]) -> SettledTrial:
 
 
 def _merge_reports(reports: Iterable[RungReport]) -> tuple[RungReport, ...]:
-    """Return the first report at each rung."""
     first: dict[int, RungReport] = {}
     for report in sorted(reports, key=lambda report: report.time_ms):
         first.setdefault(report.rung, report)

@@ -7,6 +7,7 @@ the same search make one search: the entries have numbers, and one process can c
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from trainer_core import naming
 from trainer_core.change_event import ChangeEvent, wait_any, wait_any_async
-from trainer_core.errors import ConflictError, JobNotFoundError, TrainerError, WaitTimeoutError
+from trainer_core.errors import (
+    BackendUnavailableError,
+    ConflictError,
+    JobNotFoundError,
+    TrainerError,
+    WaitTimeoutError,
+)
 from trainer_core.jobs import FAILED, Category, Diagnosis, Observation, Outcome, TrainJobRef
 from trainer_core.lifecycle import adoption, search as decisions, wait_state
 from trainer_core.lifecycle.search import EntryView, Record, SearchTable, Start, Stop
@@ -44,6 +51,8 @@ _LIST_SECONDS = 30.0
 _PROGRESS_SECONDS, _OBSERVE_SECONDS = 2.0, 30.0
 #: Seconds between two reads of the processes of a trial that has ended.
 _PROCESS_SECONDS = 0.2
+#: Seconds until a step is repeated after the backend did not answer.
+_RETRY_SECONDS = 2.0
 #: Number of times that an entry of another driver is found in a row before this is an error.
 _MAX_ROUNDS = 1000
 
@@ -58,6 +67,7 @@ class SearchState:
         must_create: Whether something is to be created, by a step with ``create=True``.
         wake_at: When time alone changes the decision, in seconds since 1970. None if never.
         outcome: How the search has ended. None before.
+        is_stale: The backend did not answer: these are the trials as they were.
     """
 
     table: SearchTable
@@ -65,6 +75,7 @@ class SearchState:
     must_create: bool = False
     wake_at: float | None = None
     outcome: SearchOutcome | None = None
+    is_stale: bool = False
 
 
 @dataclass
@@ -127,6 +138,7 @@ class SearchDriver:
         self._stops: list[threading.Thread] = []
         self._best: int | None = None
         self._limits_since = 0.0
+        self._unavailable_since: float | None = None
         self._outcome: SearchOutcome | None = None
         self._is_ready = False
         if definition is not None and template is not None:
@@ -134,13 +146,14 @@ class SearchDriver:
             if client.backend.name == "debug" and definition.stop is not None:
                 _log.warning("The debug backend runs each trial to its end: the stop policy is skipped")
                 definition = replace(definition, stop=None)
-        self._list_entries()
+        client.repeat_while_unavailable("The list of a search's TrainJobs", self._list_entries)
         if definition is None or template is None:
             definition, template = self._read_definition()
         self.definition = definition
         self.template = client.backend.resolve_request(templates.strip_template(template))
         self._check_same_search()
         self._read_settings()
+        self._run = client.runs.open_search(owner, self.template.tracking, self.definition)
         self._is_ready = True
         for entry in self._entries.values():
             self._judge(entry)
@@ -198,7 +211,7 @@ class SearchDriver:
         """Drive the search until it has ended, and return its outcome."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            state = self.step()
+            state = self.try_step()
             if on_change is not None:
                 on_change(state)
             if state.outcome is not None:
@@ -207,6 +220,22 @@ class SearchDriver:
                 raise WaitTimeoutError(f"search {self.name!r} has not ended after {timeout:g} s; its trials continue")
             if not state.must_create:
                 self.wait(state, None if end is None else end - time.monotonic())
+
+    def try_step(self, create: bool = True) -> SearchState:
+        """Do a step. A backend that cannot be reached is tolerated as long as by a wait for a TrainJob."""
+        try:
+            state = self.step(create)
+        except BackendUnavailableError as error:
+            now = time.monotonic()
+            if self._unavailable_since is None:
+                self._unavailable_since = now
+                _log.warning("Search %s cannot continue now, and is tried again: %s", self.name, error)
+            if not error.transient or now - self._unavailable_since > wait_state.MAX_UNAVAILABLE_SECONDS:
+                raise
+            self._listed = -math.inf  # What failed may have been done.
+            return SearchState(self._decide().table, (), is_stale=True)
+        self._unavailable_since = None
+        return state
 
     def step(self, create: bool = True) -> SearchState:
         """Read what has changed, decide, and act. Without `create` nothing is started or recorded."""
@@ -217,13 +246,15 @@ class SearchDriver:
         if time.monotonic() - self._listed > _LIST_SECONDS:
             self._list_entries()
         self._observe()
-        decision = self._decide()
         for _ in range(_MAX_ROUNDS):
+            decision = self._decide()
             if decision.table.reason == decisions.SUPERSEDED:
                 raise ConflictError(f"search {self.name!r} has a newer generation, which has ended these trials")
-            if (self._stop_all(decision, create) and self._create(decision)) or not create:
+            are_stopped = self._stop_all(decision, create)
+            if not any(isinstance(action, (Start, Stop, Record)) for action in decision.actions):
+                return self._build_state(decision)
+            if not create or (are_stopped and self._create(decision)):
                 return self._build_state(self._decide())
-            decision = self._decide()
         raise ConflictError(f"search {self.name!r} cannot continue: other processes change it repeatedly")
 
     def _build_state(self, decision: decisions.Decision) -> SearchState:
@@ -232,8 +263,18 @@ class SearchDriver:
         must_create |= any(isinstance(action, (Start, Record)) for action in decision.actions)
         if any(isinstance(action, decisions.Finish) for action in decision.actions):
             self._outcome = build_outcome(self.client, self.name, self.definition, decision.table)
+        self._report(decision.table)
         live = tuple(entry.ref for entry in self._entries.values() if entry.view.is_live and entry.must_observe)
         return SearchState(decision.table, live, must_create, decision.wake_at, self._outcome)
+
+    def _report(self, table: SearchTable) -> None:
+        """Report to the search's run in MLflow."""
+        if self._run is not None:
+            views = sorted((entry.view for entry in self._entries.values()), key=lambda view: -view.number)
+            created = dict.fromkeys(table.trials, self.started)
+            created |= {view.trial: view.created for view in views if view.trial is not None}
+            is_over = self._outcome is not None or self._has_record(decisions.CANCELLED, decisions.SUPERSEDED)
+            self._run.report(self.definition, table, created, is_over)
 
     def wait(self, state: SearchState, timeout: float | None = None) -> None:
         """Wait until a trial has changed, or until it is time to decide again."""
@@ -248,6 +289,8 @@ class SearchDriver:
         pause = _OBSERVE_SECONDS if self.definition.stop is None else _PROGRESS_SECONDS
         limits = [pause, *([] if timeout is None else [timeout])]
         limits += [] if state.wake_at is None else [state.wake_at - time.time()]
+        if state.is_stale:
+            return [], max(0.0, min(_RETRY_SECONDS, *limits))
         entries = [entry for entry in self._entries.values() if entry.view.is_live]
         limits += [0.0 for entry in entries if entry.follower is None and entry.must_observe]
         limits += [_PROCESS_SECONDS for entry in entries if entry.processes_until is not None]
@@ -264,6 +307,7 @@ class SearchDriver:
         self._stop(Stop(entry.view.number, None) for entry in self._entries.values() if entry.view.is_live)
         for thread in self._stops:
             thread.join()
+        self._report(self._decide().table)
 
     def _has_record(self, *reasons: str) -> bool:
         return any(entry.view.reason in reasons for entry in self._entries.values())
@@ -331,8 +375,7 @@ class SearchDriver:
         )
         entry = _Entry(view, ref, section, wait_state.start(ref, time.monotonic()))
         self._entries[section.entry] = entry
-        for number, line in parse_lines(section.settled).items():
-            self._lines.setdefault(number, line)
+        self._lines |= parse_lines(line for line in section.settled if line and line[0] not in self._lines)
         if self._is_ready and section.limits_since > self._limits_since:
             self.definition = SearchDefinition.from_dict(section.definition)
             self._limits_since = section.limits_since
@@ -408,7 +451,8 @@ class SearchDriver:
     def _follow(self, entry: _Entry) -> None:
         entry.follower = self.client.backend.follow(entry.ref, progress=self.definition.stop is not None)
         entry.context.enter_context(entry.follower)
-        entry.report = entry.context.enter_context(self.client.runs.report_progress(entry.ref))
+        if self.client.runs.tracks_all or self.template.tracking is not None:
+            entry.report = entry.context.enter_context(self.client.runs.report_progress(entry.ref))
 
     def _observe_entry(self, entry: _Entry, follower: Follower) -> None:
         entry.observed = time.monotonic()
@@ -506,6 +550,9 @@ class SearchDriver:
         place = {"trial": start.trial, "rung": start.rung, "until": start.until}
         entry = self._build_entry(table.settled, parameters=parameters, **place)
         request = templates.build_run(self.template, self.definition, self.owner, entry)
+        if self._run is not None and (parent := self._run.find_parent()):
+            tracking = self._run.tracking.model_copy(update={"parent_run_id": parent})
+            request = request.model_copy(update={"tracking": tracking})
         ref = self.client.submit(request)
         if not self._add_created(ref, entry):
             return False
@@ -526,7 +573,7 @@ class SearchDriver:
         is_full = number % _FULL_TABLE == 0 or fields.get("kind") == "record" or self.template.delete_after_seconds
         if not is_full:
             full = self._entries.get(number - number % _FULL_TABLE)
-            recorded = parse_lines(full.section.settled) if full else {}
+            recorded = {line[0] for line in full.section.settled} if full else set()
             lines = {trial: line for trial, line in lines.items() if trial not in recorded}
         now = time.time()
         self.started = self.started or now
@@ -625,6 +672,7 @@ class SearchDriver:
             thread.join()
         with suppress(WaitTimeoutError):
             self._wait_for_end()
+        self._report(self._decide().table)
 
     def _wait_for_end(self) -> None:
         end = time.monotonic() + self.client.backend.max_end_seconds

@@ -1,6 +1,6 @@
 """More memory: the next attempt after one that ran out of memory asks for more."""
 
-# ruff: noqa: S101, D102 -- tests use assert, and their names describe them
+# ruff: noqa: S101 -- tests use assert, and their names describe them
 
 from __future__ import annotations
 

@@ -365,12 +365,10 @@ class FolderRegistry(ModelRegistry):
         return Promotion(promoted, version, _get_entry_uri(folder, current), candidate.value, before)
 
     def list_models(self) -> list[str]:
-        """See `ModelRegistry.list_models`."""
         found = [path.parent.name for path in self._folder.glob("*/versions")]
         return sorted(found + ([""] if (self._folder / "versions").is_dir() else []))
 
     def list_versions(self, model: str) -> list[ModelVersion]:
-        """See `ModelRegistry.list_versions`."""
         folder = self._get_folder(model)
         entries = [_read_json(path) for path in folder.glob("versions/*.json")]
         aliases: dict[str, list[str]] = {}
@@ -400,7 +398,6 @@ class FolderRegistry(ModelRegistry):
         return _read_current(self._get_folder(model), alias)
 
     def rollback(self, model: str, version: str, alias: str = CHAMPION) -> None:
-        """See `ModelRegistry.rollback`."""
         folder = self._get_folder(model)
         with _lock_folder(folder):
             entry = _read_json(folder / "versions" / f"{_check_name('version', version)}.json")
@@ -542,7 +539,7 @@ def _write_json(path: Path, data: Mapping[str, Any]) -> None:
 def _lock_folder(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = locks.acquire(folder / "lock")
+        lock = locks.acquire(folder / "lock", mode=0o666)  # Users of a group may share a registry.
     except OSError as error:
         raise InvalidRequestError(
             f"registry {folder} cannot be written: {error.strerror or error}; name a folder that this process may "

@@ -73,7 +73,6 @@ class RunWriter:
         return bool(self._held)
 
     def load(self) -> None:
-        """Read the run."""
         run = self.api.get_run(self.id)
         if run.info.lifecycle_stage == "deleted":
             raise TrackingError(f"run {self.id} was deleted; it is left alone")

@@ -41,14 +41,12 @@ def is_distributed(request: TrainJobRequest, template: RuntimeTemplate) -> bool:
 
 
 def get_num_nodes(request: TrainJobRequest) -> int:
-    """Return the number of nodes of a request."""
     return (request.trainer.num_nodes if request.trainer else None) or 1
 
 
 def render_workload(
     request: TrainJobRequest, template: RuntimeTemplate, config: RunaiBackendConfig, namespace: str, attempt: int = 0
 ) -> dict[str, Any]:
-    """Render the workload of a request."""
     metadata = manifest_common.build_metadata(
         request, namespace, attempt, {k8s_labels.RUNTIME: runtimes.dump_runtime(template.to_runtime())}
     )
@@ -117,7 +115,6 @@ def _build_spec(
 
 
 def _build_base_spec(template: RuntimeTemplate, inherit: bool) -> TrainingWorkloadSpec:
-    """Build the fields of the runtime."""
     if template.spec is not None and inherit:
         return TrainingWorkloadSpec(base_workload=template.name)
     if template.spec is not None:
@@ -203,7 +200,6 @@ def _get_num_processes(request: TrainJobRequest, trainer: TrainerRequest, templa
 
 
 def _build_env(request: TrainJobRequest, trainer: TrainerRequest, template: RuntimeTemplate) -> dict[str, Any]:
-    """Build the environment of the nodes."""
     env = manifest_common.build_trainer_env(request)
     if trainer.code is not None:
         env[node_env.NODES] = str(get_num_nodes(request))

@@ -34,7 +34,6 @@ _LAUNCHERS: dict[str | None, Launcher] = {"torch": "torchrun", "mpi": "mpirun"}
 def render_trainjob(
     request: TrainJobRequest, runtime: Mapping[str, Any], schema: TrainJobSchema, namespace: str, attempt: int = 0
 ) -> dict[str, Any]:
-    """Render the TrainJob of a request."""
     spec = {
         "runtimeRef": {
             "apiGroup": resources.TRAINJOBS.group,

@@ -31,7 +31,6 @@ def render_pytorch_job(
     namespace: str,
     attempt: int = 0,
 ) -> dict[str, Any]:
-    """Render the PyTorchJob of a request."""
     pod_template = _render_pod_template(apply_attempt_memory(request), runtime, config)
     spec = {
         "nprocPerNode": _render_num_processes(request, runtime, pod_template),
