@@ -127,9 +127,11 @@ class SearchOperator(TrainJobOperator):
         self._driver = SearchDriver(client, request.owner, definition, request)
         if not self._driver.exists:
             self._saved_place.announce(job_location.describe_place(client))
-        self._state = self._driver.step()
-        while self._state.must_create:
-            self._state = self._driver.step()
+        self._state = self._driver.try_step()
+        while self._state.must_create or self._state.is_stale:
+            if self._state.is_stale:
+                self._driver.wait(self._state)
+            self._state = self._driver.try_step()
         ref = self._driver.first_ref
         if ref is None:
             raise JobNotFoundError(f"search {self._driver.name!r}: its TrainJobs were deleted while it began")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.trigger_event import JobEvent
 from airflow_provider.triggers.trainjob import TrainJobTrigger
-from trainer_core.errors import BackendUnavailableError
 from trainer_core.request import Owner
 from trainer_core.search.driver import SearchDriver
 
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from trainer_core.search.driver import SearchState
 
 __all__ = ["SearchTrigger"]
-
-#: Seconds until a step is repeated after the backend did not answer, and how long this is tolerated.
-_RETRY_SECONDS, _PATIENCE_SECONDS = 5.0, 1800.0
 
 
 class SearchTrigger(TrainJobTrigger):
@@ -42,25 +38,16 @@ class SearchTrigger(TrainJobTrigger):
 
         def step() -> SearchState:
             with lock:
-                return driver.step(create=False)
+                return driver.try_step(create=False)
 
         def close() -> None:
             with lock:
                 driver.close()
 
-        failing_since: float | None = None
         try:
             while self.deadline is None or time.time() < self.deadline:
                 left = None if self.deadline is None else self.deadline - time.time()
-                try:
-                    state = await asyncio.to_thread(step)
-                except BackendUnavailableError as error:
-                    failing_since = failing_since or time.monotonic()
-                    if not error.transient or time.monotonic() - failing_since > _PATIENCE_SECONDS:
-                        raise
-                    await asyncio.sleep(_RETRY_SECONDS if left is None else min(left, _RETRY_SECONDS))
-                    continue
-                failing_since = None
+                state = await asyncio.to_thread(step)
                 if state.must_create or state.outcome is not None:
                     search = "ended" if state.outcome is not None else "must_create"
                     return JobEvent(ref=self.ref, search=search)

@@ -23,7 +23,7 @@ from trainer_core import (
     TrialConfig,
 )
 from trainer_core.client.runs import JobRuns
-from trainer_core.errors import ConflictError, InvalidRequestError, JobNotFoundError
+from trainer_core.errors import BackendUnavailableError, ConflictError, InvalidRequestError, JobNotFoundError
 from trainer_core.jobs import Category, Progress
 from trainer_core.request import Owner
 from trainer_core.search import sampling
@@ -392,6 +392,16 @@ def test_a_loser_is_stopped_and_its_value_is_that_of_its_rung(client: TrainerCli
     assert [trial for trial, _ in list_trials(client)] == [0, 1, 2]
 
 
+def test_a_step_that_must_not_create_creates_nothing(client: TrainerClient) -> None:
+    with open_search(client, trial_config=TrialConfig(1, 1)) as driver:
+        assert driver.step(create=False).must_create
+        assert backend(client).jobs == {}
+        driver.step()
+        finish(client, backend(client).list_running()[0].ref.name)
+        assert driver.step(create=False).must_create
+        assert len(backend(client).jobs) == 1
+
+
 def test_what_a_loser_has_reported_survives_a_stop_that_deletes_its_job(client: TrainerClient) -> None:
     backend(client).cancel_deletes = True
     with open_search(client, stop=Asha(factor=2), trial_config=TrialConfig(3, 2)) as driver:
@@ -512,3 +522,23 @@ def test_secrets_as_text_are_refused_before_anything_is_created(client: TrainerC
         client.optimize({**template, "initializer": initializer}, search_space=SPACE, options=[Name("tune")])
     assert "hf_secret" not in str(refused.value)
     assert backend(client).jobs == {}
+
+
+def test_a_backend_that_does_not_answer_for_a_moment_changes_nothing(client: TrainerClient) -> None:
+    dice = random.Random(1)  # noqa: S311 -- no secret
+
+    def fail_sometimes(_: str) -> None:
+        if dice.random() < 0.3:
+            raise BackendUnavailableError("the server is restarted")
+
+    other = connect(backend(client).jobs)
+    with open_search(other) as driver:
+        backend(other).on_call = fail_sometimes
+        states: list[SearchState] = []
+        while not states or states[-1].outcome is None:
+            states.append(driver.try_step())
+            for job in backend(client).list_running() if len(states) % 2 else []:
+                finish(client, job.ref.name)
+    assert any(state.is_stale for state in states)
+    assert [trial for trial, _ in list_trials(client)] == list(range(6))
+    assert len(backend(client).jobs) == 7

@@ -7,6 +7,7 @@ the same search make one search: the entries have numbers, and one process can c
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from trainer_core import naming
 from trainer_core.change_event import ChangeEvent, wait_any, wait_any_async
-from trainer_core.errors import ConflictError, JobNotFoundError, TrainerError, WaitTimeoutError
+from trainer_core.errors import (
+    BackendUnavailableError,
+    ConflictError,
+    JobNotFoundError,
+    TrainerError,
+    WaitTimeoutError,
+)
 from trainer_core.jobs import FAILED, Category, Diagnosis, Observation, Outcome, TrainJobRef
 from trainer_core.lifecycle import adoption, search as decisions, wait_state
 from trainer_core.lifecycle.search import EntryView, Record, SearchTable, Start, Stop
@@ -44,6 +51,8 @@ _LIST_SECONDS = 30.0
 _PROGRESS_SECONDS, _OBSERVE_SECONDS = 2.0, 30.0
 #: Seconds between two reads of the processes of a trial that has ended.
 _PROCESS_SECONDS = 0.2
+#: Seconds until a step is repeated after the backend did not answer.
+_RETRY_SECONDS = 2.0
 #: Number of times that an entry of another driver is found in a row before this is an error.
 _MAX_ROUNDS = 1000
 
@@ -58,6 +67,7 @@ class SearchState:
         must_create: Whether something is to be created, by a step with ``create=True``.
         wake_at: When time alone changes the decision, in seconds since 1970. None if never.
         outcome: How the search has ended. None before.
+        is_stale: The backend did not answer: these are the trials as they were.
     """
 
     table: SearchTable
@@ -65,6 +75,7 @@ class SearchState:
     must_create: bool = False
     wake_at: float | None = None
     outcome: SearchOutcome | None = None
+    is_stale: bool = False
 
 
 @dataclass
@@ -127,6 +138,7 @@ class SearchDriver:
         self._stops: list[threading.Thread] = []
         self._best: int | None = None
         self._limits_since = 0.0
+        self._unavailable_since: float | None = None
         self._outcome: SearchOutcome | None = None
         self._is_ready = False
         if definition is not None and template is not None:
@@ -134,7 +146,7 @@ class SearchDriver:
             if client.backend.name == "debug" and definition.stop is not None:
                 _log.warning("The debug backend runs each trial to its end: the stop policy is skipped")
                 definition = replace(definition, stop=None)
-        self._list_entries()
+        client.repeat_while_unavailable("The list of a search's TrainJobs", self._list_entries)
         if definition is None or template is None:
             definition, template = self._read_definition()
         self.definition = definition
@@ -198,7 +210,7 @@ class SearchDriver:
         """Drive the search until it has ended, and return its outcome."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            state = self.step()
+            state = self.try_step()
             if on_change is not None:
                 on_change(state)
             if state.outcome is not None:
@@ -207,6 +219,22 @@ class SearchDriver:
                 raise WaitTimeoutError(f"search {self.name!r} has not ended after {timeout:g} s; its trials continue")
             if not state.must_create:
                 self.wait(state, None if end is None else end - time.monotonic())
+
+    def try_step(self, create: bool = True) -> SearchState:
+        """Do a step. A backend that cannot be reached is tolerated as long as by a wait for a TrainJob."""
+        try:
+            state = self.step(create)
+        except BackendUnavailableError as error:
+            now = time.monotonic()
+            if self._unavailable_since is None:
+                self._unavailable_since = now
+                _log.warning("Search %s cannot continue now, and is tried again: %s", self.name, error)
+            if not error.transient or now - self._unavailable_since > wait_state.MAX_UNAVAILABLE_SECONDS:
+                raise
+            self._listed = -math.inf  # What failed may have been done.
+            return SearchState(self._decide().table, (), is_stale=True)
+        self._unavailable_since = None
+        return state
 
     def step(self, create: bool = True) -> SearchState:
         """Read what has changed, decide, and act. Without `create` nothing is started or recorded."""
@@ -221,7 +249,8 @@ class SearchDriver:
         for _ in range(_MAX_ROUNDS):
             if decision.table.reason == decisions.SUPERSEDED:
                 raise ConflictError(f"search {self.name!r} has a newer generation, which has ended these trials")
-            if (self._stop_all(decision, create) and self._create(decision)) or not create:
+            are_stopped = self._stop_all(decision, create)
+            if not create or (are_stopped and self._create(decision)):
                 return self._build_state(self._decide())
             decision = self._decide()
         raise ConflictError(f"search {self.name!r} cannot continue: other processes change it repeatedly")
@@ -248,6 +277,8 @@ class SearchDriver:
         pause = _OBSERVE_SECONDS if self.definition.stop is None else _PROGRESS_SECONDS
         limits = [pause, *([] if timeout is None else [timeout])]
         limits += [] if state.wake_at is None else [state.wake_at - time.time()]
+        if state.is_stale:
+            return [], max(0.0, min(_RETRY_SECONDS, *limits))
         entries = [entry for entry in self._entries.values() if entry.view.is_live]
         limits += [0.0 for entry in entries if entry.follower is None and entry.must_observe]
         limits += [_PROCESS_SECONDS for entry in entries if entry.processes_until is not None]

@@ -124,7 +124,7 @@ class Searches:
         end = time.monotonic() + timeout
         with self.find(name) as driver:
             while True:
-                state = driver.step()
+                state = driver.try_step()
                 job = self._build_job(driver, state)
                 for callback in callbacks:
                     callback(job)
