@@ -16,8 +16,7 @@ from airflow_provider.trigger_event import JobEvent
 from trainer_core.errors import JobNotFoundError, TrainerError
 from trainer_core.jobs import RUNNING, TrainJobRef
 from trainer_core.search.definition import Direction, SearchDefinition, build_search_data
-from trainer_core.search.sampling import scale
-from trainer_core.search.space import parse_space
+from trainer_core.search.space import parse_space, scale
 from trainer_core.trainers import CustomTrainer
 
 if TYPE_CHECKING:
