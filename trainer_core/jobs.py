@@ -310,11 +310,7 @@ class _Record:
 
 
 def _validate(kind: Any, data: object) -> Any:
-    """Return the object of a dataclass for its JSON data.
-
-    Raises:
-        ValueError: The data is invalid.
-    """
+    """Return the object of a dataclass for its JSON data."""
     from pydantic import ValidationError  # See `_type_adapter`.
 
     try:
@@ -590,12 +586,7 @@ def _to_json_value(value: Any) -> Any:
 
 
 def describe_status(status: str, reason: str | None) -> str:
-    """Return the status of a TrainJob for people: a trial that its search has ended has not failed.
-
-    Args:
-        status: The status.
-        reason: `TrainJob.reason`: the diagnosis of an ended TrainJob.
-    """
+    """Return the status of a TrainJob for people: a trial that its search has ended has not failed."""
     is_stopped = status == FAILED and (reason or "").startswith(Category.STOPPED_EARLY.value)
     return "Stopped early" if is_stopped else status
 
@@ -647,17 +638,7 @@ def build_complete_outcome(
     fetched: Mapping[str, str] | None = None,
     resource_use: ResourceUse | None = None,
 ) -> Outcome:
-    """Build the outcome of a complete TrainJob.
-
-    Args:
-        ref: The TrainJob.
-        termination: Termination record of rank 0. Empty for a TrainJob that only initializes.
-        started_at: When its first step started.
-        finished_at: When it ended.
-        last_progress: What `progress` reported last.
-        fetched: URIs of what the initializers fetched, by role.
-        resource_use: Use of resources by its nodes.
-    """
+    """Build the outcome of a complete TrainJob from the record of rank 0, which is empty if it only initializes."""
     uris = dict(fetched or {})
     result = termination.get("result") if termination else (uris or None)
     # What the node kept of a result that is too large.
@@ -680,11 +661,9 @@ def build_complete_outcome(
 def extract_training_state(
     records: Iterable[Mapping[str, Any] | None], last_progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Return the fields of an outcome about checkpoints, and about the objective of a search.
+    """Return the fields of an outcome about checkpoints and the objective of a search, from the records, newest first.
 
-    Args:
-        records: Termination records of the nodes, newest first: that of rank 0 has them.
-        last_progress: What `progress` reported last, for a node whose record is missing.
+    The last progress is for a node whose record is missing.
     """
     known = [record for record in records if record]
     saved = next((record for record in known if "checkpoint" in record), {})
@@ -700,23 +679,14 @@ def extract_training_state(
 
 
 def extract_metrics(result: Any, last_progress: Mapping[str, float] | None = None) -> dict[str, float]:
-    """Return the numbers of a result: of its ``metrics`` entry if it has one, otherwise of its top level.
-
-    Args:
-        result: Return value of the training function.
-        last_progress: Metrics that `progress` reported last. Numbers of the result take precedence.
-    """
+    """Return the numbers of a result: of its ``metrics`` entry if it has one, otherwise of its top level."""
     source = result.get("metrics", result) if isinstance(result, dict) else {}
     source = source if isinstance(source, dict) else {}
     return {**(last_progress or {}), **{str(k): float(v) for k, v in source.items() if _is_finite_number(v)}}
 
 
 def extract_artifacts(result: Any) -> dict[str, str]:
-    """Return the URIs in the ``artifacts`` entry of a result, by name. Values that are not strings are left out.
-
-    Args:
-        result: Return value of the training function.
-    """
+    """Return the URIs in the ``artifacts`` entry of a result, by name. Values that are not strings are left out."""
     entry = result.get("artifacts") if isinstance(result, dict) else None
     return {str(k): v for k, v in entry.items() if isinstance(v, str)} if isinstance(entry, dict) else {}
 

@@ -596,11 +596,7 @@ class TrainJobRequest(_Part):
         return hashlib.sha256(_canonical(self._work())).hexdigest()
 
     def list_differences(self, other: TrainJobRequest) -> list[str]:
-        """Return the fields, by dotted path, in which the work of two requests differs.
-
-        Args:
-            other: The other request.
-        """
+        """Return the fields, by dotted path, in which the work of two requests differs."""
         mine, theirs = dict(_leaves(self._work())), dict(_leaves(other._work()))
         return sorted(path for path in mine.keys() | theirs.keys() if mine.get(path) != theirs.get(path))
 
@@ -652,31 +648,19 @@ class TrainJobRequest(_Part):
         return self.model_copy(update={"name": naming.validate_name(name)})
 
     def with_checkpoints_nonce(self, nonce: str) -> TrainJobRequest:
-        """Return a copy in which checkpoints that no other TrainJob shares are identified by a nonce.
-
-        Args:
-            nonce: Ten hex digits.
-        """
+        """Return a copy in which checkpoints that no other TrainJob shares are identified by a nonce."""
         if self.checkpoints is None or (self.owner is not None and self.checkpoints.load != "never"):
             return self
         return self.model_copy(update={"checkpoints": self.checkpoints.model_copy(update={"nonce": nonce})})
 
     def with_checkpoints_scope(self, scope: str) -> TrainJobRequest:
-        """Return a copy that shares the folder of checkpoints with an earlier attempt; unchanged without checkpoints.
-
-        Args:
-            scope: Result of `checkpoint_location.build_scope` for the earlier attempt.
-        """
+        """Return a copy that shares the folder of checkpoints of an earlier attempt; unchanged without checkpoints."""
         if self.checkpoints is None:
             return self
         return self.model_copy(update={"checkpoints": self.checkpoints.model_copy(update={"scope": scope})})
 
     def with_checkpoints_uri(self, uri: str | None) -> TrainJobRequest:
-        """Return a copy whose checkpoints are kept at a place, unless the request names one or keeps none.
-
-        Args:
-            uri: The place. None for no place.
-        """
+        """Return a copy whose checkpoints are kept at a place, unless the request names one or keeps none."""
         if self.checkpoints is None or self.checkpoints.uri is not None or uri is None:
             return self
         return self.model_copy(update={"checkpoints": self.checkpoints.model_copy(update={"uri": uri})})
@@ -687,11 +671,7 @@ class TrainJobRequest(_Part):
         return self.trainer.code.project if self.trainer and self.trainer.code else None
 
     def with_project(self, **changes: str) -> TrainJobRequest:
-        """Return a copy in which fields of the `project` have other values.
-
-        Args:
-            changes: Values by name of the field.
-        """
+        """Return a copy in which fields of the `project` have other values."""
         if self.trainer is None or self.trainer.code is None or self.trainer.code.project is None:
             return self
         project = self.trainer.code.project.model_copy(update=changes)
@@ -699,11 +679,7 @@ class TrainJobRequest(_Part):
         return self.model_copy(update={"trainer": self.trainer.model_copy(update={"code": code})})
 
     def with_resource_interval(self, seconds: float | None) -> TrainJobRequest:
-        """Return a copy whose function reports its use of resources at an interval, unless its environment names one.
-
-        Args:
-            seconds: The interval; 0 for no reports. None for the default.
-        """
+        """Return a copy whose function reports its use of resources at an interval, unless its environment has one."""
         trainer = self.trainer
         if seconds is None or trainer is None or trainer.code is None or RESOURCE_INTERVAL in trainer.env:
             return self
@@ -726,11 +702,7 @@ class TrainJobRequest(_Part):
         return naming.build_attempt_name(self.name, attempt) if attempt else self.name
 
     def require_name(self) -> str:
-        """Return the name.
-
-        Raises:
-            InvalidRequestError: The request has no name.
-        """
+        """Return the name."""
         if self.name is None:
             raise InvalidRequestError("the request has neither a name nor an owner; give one of them")
         return self.name

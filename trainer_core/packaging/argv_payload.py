@@ -52,7 +52,10 @@ def render_argv(
     s3: bool = False,
     is_trial: bool = False,
 ) -> list[str]:
-    """Return the command of a container that runs a function; equal functions give equal commands."""
+    """Return the command of a container that runs a function; equal functions give equal commands.
+
+    ``def train(): ...`` → ``["python3", "-c", "<text of unpack.py>", "python", "eNrtvXt32zi2J/r/fAqM..."]``
+    """
     _check_index_urls(pip_index_urls)
     # Sorted keys: requests with another key order are equal and must give equal arguments.
     payload = json.dumps(json.loads(serializer.payload(code.model_dump())), sort_keys=True)

@@ -1,6 +1,6 @@
 """Contract of hyperparameter searches: the same trials, limits and results on every backend."""
 
-# ruff: noqa: S101, D102 -- tests use assert, and their names describe them
+# ruff: noqa: S101 -- tests use assert, and their names describe them
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Training functions of the contract suite. Each is packaged as its source, and so imports modules in its body."""
 
-# ruff: noqa: D103 -- the names describe the functions
-
 from __future__ import annotations
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Validation: invalid requests are refused before anything is created, rendering is pure, and secrets stay secret."""
 
-# ruff: noqa: S101, D102 -- tests use assert, and their names describe them
+# ruff: noqa: S101 -- tests use assert, and their names describe them
 
 from __future__ import annotations
 

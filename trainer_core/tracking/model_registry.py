@@ -365,12 +365,10 @@ class FolderRegistry(ModelRegistry):
         return Promotion(promoted, version, _get_entry_uri(folder, current), candidate.value, before)
 
     def list_models(self) -> list[str]:
-        """See `ModelRegistry.list_models`."""
         found = [path.parent.name for path in self._folder.glob("*/versions")]
         return sorted(found + ([""] if (self._folder / "versions").is_dir() else []))
 
     def list_versions(self, model: str) -> list[ModelVersion]:
-        """See `ModelRegistry.list_versions`."""
         folder = self._get_folder(model)
         entries = [_read_json(path) for path in folder.glob("versions/*.json")]
         aliases: dict[str, list[str]] = {}
@@ -389,7 +387,6 @@ class FolderRegistry(ModelRegistry):
         ]
 
     def rollback(self, model: str, version: str, alias: str = CHAMPION) -> None:
-        """See `ModelRegistry.rollback`."""
         folder = self._get_folder(model)
         with _lock_folder(folder):
             entry = _read_json(folder / "versions" / f"{_check_name('version', version)}.json")

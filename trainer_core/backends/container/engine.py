@@ -128,10 +128,12 @@ class Engine:
 
     def get_or_create_volume(self, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
         """Return the volume with this name. It is created with these labels if it does not exist."""
+        from docker.errors import APIError
+
         with self._translate_errors():
             try:
                 return dict(self._api.create_volume(name, labels=dict(labels)))
-            except self._api_error:
+            except APIError:
                 # Podman returns an error if two clients create the volume at the same moment.
                 return dict(self._api.inspect_volume(name))
 
@@ -259,14 +261,22 @@ class Engine:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        with _translate_errors(self.address):
+        """Convert the errors of the docker library, and of the libraries below it."""
+        import requests
+        import urllib3
+        from docker.errors import APIError, DockerException
+
+        try:
             yield
-
-    @property
-    def _api_error(self) -> Any:
-        from docker.errors import APIError
-
-        return APIError
+        except APIError as error:
+            kinds = {_NOT_FOUND: EngineNotFoundError, _CONFLICT: EngineConflictError}
+            kind = kinds.get(error.status_code or 0, EngineRequestError)
+            raise kind(_to_one_line(error.explanation or str(error)), self.address) from error
+        except (requests.RequestException, urllib3.exceptions.HTTPError, DockerException, OSError) as error:
+            raise BackendUnavailableError(
+                f"container engine at {mask_credentials(self.address)} does not answer "
+                f"({mask_credentials(_to_one_line(error))}); check that it is running"
+            ) from error
 
 
 def _split_frames(blocks: Iterator[bytes]) -> Iterator[Frame]:
@@ -291,26 +301,6 @@ def _ignore_not_found() -> Iterator[None]:
         yield
     except NotFound:
         return
-
-
-@contextmanager
-def _translate_errors(address: str) -> Iterator[None]:
-    """Convert the errors of the docker library, and of the libraries below it."""
-    import requests
-    import urllib3
-    from docker.errors import APIError, DockerException
-
-    try:
-        yield
-    except APIError as error:
-        kinds = {_NOT_FOUND: EngineNotFoundError, _CONFLICT: EngineConflictError}
-        kind = kinds.get(error.status_code or 0, EngineRequestError)
-        raise kind(_to_one_line(error.explanation or str(error)), address) from error
-    except (requests.RequestException, urllib3.exceptions.HTTPError, DockerException, OSError) as error:
-        raise BackendUnavailableError(
-            f"container engine at {mask_credentials(address)} does not answer "
-            f"({mask_credentials(_to_one_line(error))}); check that it is running"
-        ) from error
 
 
 def _to_one_line(text: object) -> str:

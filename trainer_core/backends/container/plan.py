@@ -298,7 +298,7 @@ def _render_checkpoints(
     if uri is None:
         return {}, []
     if checkpoint_location.is_bucket(uri):
-        return checkpoint_location.build_variables(request, uri, lambda uri, _: uri), []
+        return checkpoint_location.build_variables(request, uri), []
     place = checkpoint_location.MOUNT_PATH
     volume, folder = checkpoint_location.split_uri(uri, (_VOLUME, _FILE))
 
