@@ -7,6 +7,9 @@ from .client import (
     TrackedRun as TrackedRun,
     TrainerClient as TrainerClient,
 )
+from .client.optimizer_client import (
+    OptimizerClient as OptimizerClient,
+)
 from .config import (
     ContainerBackendConfig as ContainerBackendConfig,
     DebugBackendConfig as DebugBackendConfig,
@@ -132,6 +135,13 @@ from .search.definition import (
     OptunaSampler as OptunaSampler,
     RandomSearch as RandomSearch,
     TrialConfig as TrialConfig,
+)
+from .search.results import (
+    Metric as Metric,
+    OptimizationJob as OptimizationJob,
+    Result as Result,
+    SearchOutcome as SearchOutcome,
+    Trial as Trial,
 )
 from .search.space import (
     Search as Search,

@@ -316,6 +316,11 @@ class SearchDefinition:
         if isinstance(chosen, GridSearch):
             count_cells(space)
         policy = _parse_named("stop", stop, (Asha, MedianStop))
+        promotes = isinstance(policy, Asha) and policy.promote
+        if promotes and isinstance(chosen, OptunaSampler) and chosen.lag not in (None, "any"):
+            raise ValueError(
+                "OptunaSampler with a lag waits for trials to end, but Asha with promote pauses them; leave out the lag"
+            )
         return cls(space, _parse_objectives(objectives), config, chosen, policy)
 
     @classmethod

@@ -528,7 +528,7 @@ def _write_json(path: Path, data: Mapping[str, Any]) -> None:
 def _lock_folder(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = locks.acquire(folder / "lock")
+        lock = locks.acquire(folder / "lock", mode=0o666)  # Users of a group may share a registry.
     except OSError as error:
         raise InvalidRequestError(
             f"registry {folder} cannot be written: {error.strerror or error}; name a folder that this process may "

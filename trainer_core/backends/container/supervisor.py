@@ -79,13 +79,11 @@ def _run_locked(arguments: dict[str, Any]) -> None:
     log = logging.FileHandler(lock.with_suffix(".log"), delay=True)
     logging.basicConfig(handlers=[log], format="%(asctime)s %(message)s", level=logging.WARNING)
     try:
-        descriptor = locks.acquire(lock, _LOCK_TIMEOUT_SECONDS)
+        with locks.locked(lock, _LOCK_TIMEOUT_SECONDS):
+            _run_to_end(arguments, ref)
+            lock.unlink(missing_ok=True)
     except BlockingIOError:
         return  # Another supervisor of the job runs on this machine.
-    try:
-        _run_to_end(arguments, ref)
-        lock.unlink(missing_ok=True)
-        locks.release(descriptor)
     except Exception:
         # Boundary of the process: the error would be lost otherwise.
         logging.getLogger(__name__).exception("supervisor of TrainJob %s failed", ref.name)
