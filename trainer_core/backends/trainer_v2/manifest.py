@@ -67,7 +67,13 @@ def build_patches(request: TrainJobRequest, runtime: Mapping[str, Any], schema: 
     """Build the `spec.runtimePatches` of a request.
 
     Each patch belongs to a manager. That of this library is merged from a DistributedConfig, the request's own
-    RuntimePatch, and what checkpoints and sources need of the pods; later ones take precedence.
+    RuntimePatch, and what checkpoints and sources need of the pods; later ones take precedence. With the jobs of
+    ``trainingRuntimeSpec.template.spec`` by name, and the pod specs in them:
+
+        DistributedConfig        {"node": {"nodeSelector": {"gpu": "a100"}}}
+        RuntimePatch             {"node": {"nodeSelector": {"zone": "b"}, "affinity": {...}}}
+        checkpoints on a claim   {"node": {"volumes": [{"name": "trainjob-checkpoints", ...}]}}
+        → one patch              {"node": {"nodeSelector": {"gpu": "a100", "zone": "b"}, "affinity": {...}, …}}
     """
     own = next((patch for patch in request.patches if patch.get("manager") == RuntimePatch.manager), {})
     others = [dict(patch) for patch in request.patches if patch is not own]
