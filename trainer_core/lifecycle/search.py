@@ -16,7 +16,7 @@ from trainer_core.jobs import COMPLETE, Category, Outcome, Progress
 from trainer_core.lifecycle import early_stop
 from trainer_core.search.definition import Asha, GridSearch, Objective, SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial, TrialState
-from trainer_core.search.sampling import count_cells
+from trainer_core.search.space import count_cells
 from trainer_core.text import shorten
 
 #: Why a search has ended: the reasons of its records.
