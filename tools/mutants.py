@@ -50,7 +50,7 @@ MODULES = {
     "trainer_core/lifecycle/search.py": "unit/test_search_decisions.py search/test_driver.py",
     "trainer_core/lifecycle/early_stop.py": "unit/test_early_stop.py",
     "trainer_core/search/driver.py": "search/test_driver.py",
-    "trainer_core/logs.py": "unit/test_logs.py",
+    "trainer_core/logs.py": "unit/test_logs.py unit/test_progress.py",
     "trainer_core/backends/polling_follower.py": "unit/test_polling_follower.py",
     "trainer_core/backends/local/observations.py": "local/test_damaged_files.py local/test_suspend_resume.py "
     "local/test_supervisor.py local/test_other_hosts.py",
@@ -234,6 +234,8 @@ def play(module: str, mutants: list[Mutant]) -> tuple[float, list[tuple[Mutant, 
         folder, log = Path(name, "checkout"), Path(name, "log")
         copy_checkout(folder)
         os.chdir(folder)
+        with contextlib.suppress(FileNotFoundError):  # The tests of tracking need an MLflow server.
+            Path(".venv-mlflow").symlink_to((ROOT / ".venv-mlflow").resolve(strict=True))
         tests = [f"tests/{test}" for test in MODULES[module].split()]
         since = time.monotonic()
         verdict, seconds = _run_tests(partial(_record, tests, module, Path(name, "recorded")), log, 600)
