@@ -85,7 +85,7 @@ MODULES = {
     "trainer_core/packaging/project.py": "unit/test_project_files.py unit/test_project_functions.py "
     "unit/test_project_imports.py",
     "trainer_core/tracking/model_registry.py": "tracking/test_model_registry.py",
-    "trainer_core/tracking/run.py": "tracking/test_run_writer.py tracking/test_binding.py "
+    "trainer_core/tracking/run.py": "tracking/test_run_writer.py tracking/test_late_runs.py tracking/test_binding.py "
     "tracking/test_abandoned_runs.py tracking/test_tracked_runs.py",
     "kfp_components/step/outputs.py": "kfp/test_kfp_outputs.py kfp/test_kfp_executor.py kfp/test_kfp_wait.py",
     "kfp_components/step/wait.py": "kfp/test_kfp_wait.py kfp/test_kfp_follow.py",
