@@ -133,9 +133,9 @@ def list_mutants(module: str, source: bytes) -> list[Mutant]:
     return mutants
 
 
-def choose_mutants(module: str, seed: str, number: int) -> list[Mutant]:
+def choose_mutants(module: str, source: bytes, seed: str, number: int) -> list[Mutant]:
     """Return some mutants of a module, at most one of a line, and none that is known to be equivalent."""
-    mutants = list_mutants(module, (ROOT / module).read_bytes())
+    mutants = list_mutants(module, source)
     equivalent = {line.partition("  # ")[0] for line in EQUIVALENT.read_text(encoding="utf-8").splitlines()}
     by_line: dict[int, Mutant] = {}
     for mutant in sorted(mutants, key=lambda mutant: hashlib.sha256(f"{seed} {mutant.key}".encode()).digest()):
@@ -228,12 +228,14 @@ def copy_checkout(folder: Path) -> None:
             shutil.copy2(ROOT / name, folder / name)
 
 
-def play(module: str, mutants: list[Mutant]) -> tuple[float, list[tuple[Mutant, str, float]]]:
+def play(module: str, seed: str, number: int) -> tuple[float, list[tuple[Mutant, str, float]]]:
     """Run a module's tests without a change, then with each mutant; return verdicts, with seconds of processor time."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         folder, log = Path(name, "checkout"), Path(name, "log")
         copy_checkout(folder)
         os.chdir(folder)
+        source = Path(module).read_bytes()
+        mutants = choose_mutants(module, source, seed, number)
         with contextlib.suppress(FileNotFoundError):  # The tests of tracking need an MLflow server.
             Path(".venv-mlflow").symlink_to((ROOT / ".venv-mlflow").resolve(strict=True))
         tests = [f"tests/{test}" for test in MODULES[module].split()]
@@ -244,7 +246,6 @@ def play(module: str, mutants: list[Mutant]) -> tuple[float, list[tuple[Mutant, 
             return seconds, [(mutants[0], f"fails unchanged: {log.read_text()[-300:]}", 0)]
         recorded = json.loads(Path(name, "recorded").read_text(encoding="utf-8"))
         _import_libraries(recorded["libraries"])
-        source = Path(module).read_bytes()
         for compiled in Path(module).parent.glob(f"__pycache__/{Path(module).stem}.*"):
             compiled.unlink()
         results = []
@@ -367,7 +368,7 @@ def main() -> int:
     print(f"{'module':48}{'mutants':>8}{'noticed':>8}{'tests, s':>9}{'all, s':>8}", flush=True)
     since, counts, lines = time.monotonic(), Counter[str](), []
     with ProcessPoolExecutor(arguments.processes) as pool:
-        played = pool.map(play, chosen, [choose_mutants(name, arguments.seed, arguments.each) for name in chosen])
+        played = pool.map(partial(play, seed=arguments.seed, number=arguments.each), chosen)
         for name, (seconds, results) in zip(chosen, played, strict=True):
             verdicts = Counter(verdict for _, verdict, _ in results)
             counts += verdicts
