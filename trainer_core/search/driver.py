@@ -24,7 +24,16 @@ from trainer_core.errors import (
     TrainerError,
     WaitTimeoutError,
 )
-from trainer_core.jobs import FAILED, Category, Diagnosis, Observation, Outcome, TrainJobRef
+from trainer_core.jobs import (
+    FAILED,
+    Category,
+    Diagnosis,
+    ObjectiveReport,
+    Observation,
+    Outcome,
+    RungValue,
+    TrainJobRef,
+)
 from trainer_core.lifecycle import adoption, search as decisions, wait_state
 from trainer_core.lifecycle.search import EntryView, Record, SearchTable, Start, Stop
 from trainer_core.request import Owner, SearchEntry, TrainJobRequest
@@ -153,6 +162,7 @@ class SearchDriver:
         self.template = client.backend.resolve_request(templates.strip_template(template))
         self._check_same_search()
         self._read_settings()
+        self._run = client.runs.open_search(owner, self.template.tracking, self.definition)
         self._is_ready = True
         for entry in self._entries.values():
             self._judge(entry)
@@ -245,14 +255,15 @@ class SearchDriver:
         if time.monotonic() - self._listed > _LIST_SECONDS:
             self._list_entries()
         self._observe()
-        decision = self._decide()
         for _ in range(_MAX_ROUNDS):
+            decision = self._decide()
             if decision.table.reason == decisions.SUPERSEDED:
                 raise ConflictError(f"search {self.name!r} has a newer generation, which has ended these trials")
             are_stopped = self._stop_all(decision, create)
+            if not any(isinstance(action, (Start, Stop, Record)) for action in decision.actions):
+                return self._build_state(decision)
             if not create or (are_stopped and self._create(decision)):
                 return self._build_state(self._decide())
-            decision = self._decide()
         raise ConflictError(f"search {self.name!r} cannot continue: other processes change it repeatedly")
 
     def _build_state(self, decision: decisions.Decision) -> SearchState:
@@ -261,8 +272,18 @@ class SearchDriver:
         must_create |= any(isinstance(action, (Start, Record)) for action in decision.actions)
         if any(isinstance(action, decisions.Finish) for action in decision.actions):
             self._outcome = build_outcome(self.client, self.name, self.definition, decision.table)
+        self._report(decision.table)
         live = tuple(entry.ref for entry in self._entries.values() if entry.view.is_live and entry.must_observe)
         return SearchState(decision.table, live, must_create, decision.wake_at, self._outcome)
+
+    def _report(self, table: SearchTable) -> None:
+        """Report to the search's run in MLflow."""
+        if self._run is not None:
+            views = sorted((entry.view for entry in self._entries.values()), key=lambda view: -view.number)
+            created = dict.fromkeys(table.trials, self.started)
+            created |= {view.trial: view.created for view in views if view.trial is not None}
+            is_over = self._outcome is not None or self._has_record(decisions.CANCELLED, decisions.SUPERSEDED)
+            self._run.report(self.definition, table, created, is_over)
 
     def wait(self, state: SearchState, timeout: float | None = None) -> None:
         """Wait until a trial has changed, or until it is time to decide again."""
@@ -295,6 +316,7 @@ class SearchDriver:
         self._stop(Stop(entry.view.number, None) for entry in self._entries.values() if entry.view.is_live)
         for thread in self._stops:
             thread.join()
+        self._report(self._decide().table)
 
     def _has_record(self, *reasons: str) -> bool:
         return any(entry.view.reason in reasons for entry in self._entries.values())
@@ -362,8 +384,7 @@ class SearchDriver:
         )
         entry = _Entry(view, ref, section, wait_state.start(ref, time.monotonic()))
         self._entries[section.entry] = entry
-        for number, line in parse_lines(section.settled).items():
-            self._lines.setdefault(number, line)
+        self._lines |= parse_lines(line for line in section.settled if line and line[0] not in self._lines)
         if self._is_ready and section.limits_since > self._limits_since:
             self.definition = SearchDefinition.from_dict(section.definition)
             self._limits_since = section.limits_since
@@ -439,7 +460,8 @@ class SearchDriver:
     def _follow(self, entry: _Entry) -> None:
         entry.follower = self.client.backend.follow(entry.ref, progress=self.definition.stop is not None)
         entry.context.enter_context(entry.follower)
-        entry.report = entry.context.enter_context(self.client.runs.report_progress(entry.ref))
+        if self.client.runs.tracks_all or self.template.tracking is not None:
+            entry.report = entry.context.enter_context(self.client.runs.report_progress(entry.ref))
 
     def _observe_entry(self, entry: _Entry, follower: Follower) -> None:
         entry.observed = time.monotonic()
@@ -537,6 +559,9 @@ class SearchDriver:
         place = {"trial": start.trial, "rung": start.rung, "until": start.until}
         entry = self._build_entry(table.settled, parameters=parameters, **place)
         request = templates.build_run(self.template, self.definition, self.owner, entry)
+        if self._run is not None and (parent := self._run.find_parent()):
+            tracking = self._run.tracking.model_copy(update={"parent_run_id": parent})
+            request = request.model_copy(update={"tracking": tracking})
         ref = self.client.submit(request)
         if not self._add_created(ref, entry):
             return False
@@ -557,7 +582,7 @@ class SearchDriver:
         is_full = number % _FULL_TABLE == 0 or fields.get("kind") == "record" or self.template.delete_after_seconds
         if not is_full:
             full = self._entries.get(number - number % _FULL_TABLE)
-            recorded = parse_lines(full.section.settled) if full else {}
+            recorded = {line[0] for line in full.section.settled} if full else set()
             lines = {trial: line for trial, line in lines.items() if trial not in recorded}
         now = time.time()
         self.started = self.started or now
@@ -613,7 +638,11 @@ class SearchDriver:
             entry = self._entries[stop.entry]
             if entry.is_stopping or entry.wait.outcome is not None:
                 continue
-            diagnosis = None if stop.why is None else Diagnosis(category=Category.STOPPED_EARLY, reason=stop.why)
+            diagnosis = None
+            if stop.why is not None:
+                rungs = tuple(RungValue(*report[1:]) for report in entry.view.reports)
+                objective = ObjectiveReport(rungs=rungs) if rungs else None
+                diagnosis = Diagnosis(category=Category.STOPPED_EARLY, reason=stop.why, objective=objective)
             self._stop_entry(entry, diagnosis)
 
     def _stop_entry(self, entry: _Entry, diagnosis: Diagnosis | None) -> None:
@@ -656,6 +685,7 @@ class SearchDriver:
             thread.join()
         with suppress(WaitTimeoutError):
             self._wait_for_end()
+        self._report(self._decide().table)
 
     def _wait_for_end(self) -> None:
         end = time.monotonic() + self.client.backend.max_end_seconds
