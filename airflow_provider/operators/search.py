@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_provider import assets, deferral, job_location, spec, xcom
 from airflow_provider.exceptions import TrainJobSearchFailedError
 from airflow_provider.operators.trainjob import TrainJobOperator, build_unreachable
+from airflow_provider.trigger_event import JobEvent
 from trainer_core.errors import JobNotFoundError, TrainerError
 from trainer_core.jobs import RUNNING, TrainJobRef
 from trainer_core.search.definition import Direction, SearchDefinition, build_search_data
-from trainer_core.search.sampling import scale
-from trainer_core.search.space import parse_space
+from trainer_core.search.space import parse_space, scale
 from trainer_core.trainers import CustomTrainer
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class SearchOperator(TrainJobOperator):
             TrainJobTimeoutError: The search did not end within `execution_timeout`.
             TrainJobUnreachableError: The trigger could no longer read the trials.
         """
-        return self.execute(context) if "search" in event else super().execute_complete(context, event)
+        return self.execute(context) if JobEvent.parse(event).search else super().execute_complete(context, event)
 
     def _submit_request(self, request: TrainJobRequest) -> TrainJobRef:
         from trainer_core.search.driver import SearchDriver  # Parsing a DAG file does not need it.

@@ -43,6 +43,7 @@ from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch, describe_deletion
 from airflow_provider.task_store import SavedRef
+from airflow_provider.trigger_event import JobEvent
 from trainer_core import request_builder
 from trainer_core.config import BackendConfig, ClusterConfig
 from trainer_core.errors import (
@@ -250,28 +251,29 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self._read_task_store(context)
         # The process is not the one that submitted the job, so secrets must be masked again before the log is written.
         connection_secrets.mask_connection_fields(connection_secrets.list_connection_fields(self.secrets, self.spec))
-        ref = deferral.parse_event_ref(event)
+        ended = JobEvent.parse(event)
+        ref = ended.job
         self._ref = self._pull_ref(ti) or ref
-        self._ref_data = self._ref_data or dict(event["ref"])
+        self._ref_data = self._ref_data or dict(ended.ref)
         links.select_links(self, ti)
         if ref != self._ref:
             # Airflow can deliver the event of a trigger that belongs to an earlier, cleared try.
             self.log.info("TrainJob %s belongs to an earlier try; waiting for %s", ref.name, self._ref.name)
             return self._follow_job(ti, self._ref)
-        if "outcome" in event:
-            log_is_written = deferral.write_remaining_log(self.hook, event, self.log, self._task_store)
-            return self._finish(ti, Outcome.from_dict(event["outcome"]), log_is_written)
-        if "timeout" in event:
-            if event.get("cancelled"):
+        if ended.outcome is not None:
+            log_is_written = deferral.write_remaining_log(self.hook, ended, self.log, self._task_store)
+            return self._finish(ti, Outcome.from_dict(ended.outcome), log_is_written)
+        if ended.timeout is not None:
+            if ended.cancelled:
                 self._saved_ref.forget(ref)
                 ti.xcom_push(key="status", value=FAILED)
-            raise TrainJobTimeoutError(f"{self._timeout_reason}: {event['timeout']}")
-        if "elsewhere" in event:
+            raise TrainJobTimeoutError(f"{self._timeout_reason}: {ended.timeout}")
+        if ended.elsewhere:
             self.log.warning("The triggerer cannot see TrainJob %s; waiting in this worker", ref.name)
             self._saved_ref.wait_in_worker(ref)
             return self._wait_without_deferring(ti, ref)
         self._cancel_unless_retried(ti)
-        raise build_unreachable(ref, event.get("error"))
+        raise build_unreachable(ref, ended.error)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume after the deferral. If Airflow itself ended the deferral, cancel the job."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from airflow_provider.trigger_event import JobEvent
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core.request import Owner
 from trainer_core.search.driver import SearchDriver
@@ -27,12 +28,10 @@ __all__ = ["SearchTrigger"]
 class SearchTrigger(TrainJobTrigger):
     """Wait until a worker has something to do for a search, and fire one event.
 
-    The event is that of `TrainJobTrigger`, with ``search`` instead of ``outcome``: ``must_create`` if trials are to be
-    created, ``ended`` if the search has ended. `ref` is that of the search's first TrainJob, with ``search``: key,
-    slug and generation.
+    `ref` is that of the search's first TrainJob, with ``search``: key, slug and generation.
     """
 
-    async def _follow(self, client: TrainerClient, ref: TrainJobRef, reporter: LogReporter) -> dict[str, Any]:
+    async def _follow(self, client: TrainerClient, ref: TrainJobRef, reporter: LogReporter) -> JobEvent:
         owner = Owner(**self.ref["search"])
         driver = await asyncio.to_thread(SearchDriver, client, owner)
         lock = threading.Lock()
@@ -50,7 +49,8 @@ class SearchTrigger(TrainJobTrigger):
                 left = None if self.deadline is None else self.deadline - time.time()
                 state = await asyncio.to_thread(step)
                 if state.must_create or state.outcome is not None:
-                    return {"search": "ended" if state.outcome is not None else "must_create"}
+                    search = "ended" if state.outcome is not None else "must_create"
+                    return JobEvent(ref=self.ref, search=search)
                 await driver.wait_async(state, left)
         finally:
             # A step may still run, and a loser may save its checkpoint: the event does not wait for them.

@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -18,6 +19,7 @@ from airflow_provider import cancellation, client_cache, connection_secrets, job
 from airflow_provider.compat import AirflowException
 from airflow_provider.exceptions import TrainJobConnectionUnreadableError
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
+from airflow_provider.trigger_event import JobEvent
 from airflow_provider.triggers.deferred_log import LogReporter
 from trainer_core import pending_cancellations
 from trainer_core.client.waiting import finish_wait
@@ -53,10 +55,7 @@ _cancellations: set[asyncio.Task[None]] = set()
 class TrainJobTrigger(BaseTrigger):
     """Wait until a TrainJob has ended, and fire one event.
 
-    The event is a dict with ``ref`` and one of: ``outcome`` (the job's outcome, complete or failed), ``timeout`` (the
-    deadline has passed; a message) or ``error`` (the job's status cannot be read; a message). With ``error``,
-    ``elsewhere`` is true if the job lives on a host that the triggerer cannot see. ``log`` is the log position, see
-    `airflow_provider.task_log`.
+    The event is an `airflow_provider.trigger_event.JobEvent` as JSON data.
 
     Airflow stores the arguments in its database, so they are plain JSON data without secrets.
 
@@ -120,11 +119,11 @@ class TrainJobTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the job and yield one event."""
         began = time.monotonic()
-        result = await self._wait_and_report()
+        event = await self._wait_and_report()
         if self.trigger_id is not None:  # In a triggerer; `dag.test()` has no executor.
             await asyncio.sleep(max(0.0, began + _MIN_DEFERRAL_SECONDS - time.monotonic()))
         self._fired = True
-        yield TriggerEvent({"ref": self.ref, **result})
+        yield TriggerEvent(event.to_dict())
 
     async def on_kill(self) -> None:
         """Cancel the TrainJob if a user has ended the task.
@@ -151,8 +150,7 @@ class TrainJobTrigger(BaseTrigger):
         if await self._cancel(_CANCEL_SECONDS):
             self.log.info("TrainJob %s was cancelled", self.ref.get("name"))
 
-    async def _wait_and_report(self) -> dict[str, Any]:
-        """Return the entries of the event: how the wait ended, and the log position."""
+    async def _wait_and_report(self) -> JobEvent:
         try:
             ref = TrainJobRef.from_dict(self.ref)
             if self.masked:
@@ -163,9 +161,9 @@ class TrainJobTrigger(BaseTrigger):
                 return await self._follow(client, ref, reporter)
         except JobElsewhereError as error:
             # The task may return to a worker on the host of the job.
-            return {"error": str(error), "elsewhere": True}
+            return JobEvent(ref=self.ref, error=str(error), elsewhere=True)
         except (TrainerError, ValueError, AirflowException) as error:
-            return {"error": str(error)}
+            return JobEvent(ref=self.ref, error=str(error))
 
     async def _get_client(self) -> TrainerClient:
         return await client_cache.get_client(self.trainjob_conn_id, self.backend, self.backend_config, self.tracked_by)
@@ -181,7 +179,7 @@ class TrainJobTrigger(BaseTrigger):
         await asyncio.to_thread(job_location.check_place, self.ref, client)
         return client
 
-    async def _follow(self, client: TrainerClient, ref: TrainJobRef, reporter: LogReporter) -> dict[str, Any]:
+    async def _follow(self, client: TrainerClient, ref: TrainJobRef, reporter: LogReporter) -> JobEvent:
         timeout = None if self.deadline is None else self.deadline - time.time()
         state = wait_state.start(ref, time.monotonic(), timeout, self.fail_fast)
         follower = client.follow(ref)
@@ -208,10 +206,10 @@ class TrainJobTrigger(BaseTrigger):
             else:
                 conclusion = asyncio.to_thread(finish_wait, client.backend, state)
                 log, outcome = await asyncio.gather(reporter.finish(follower, job_ended=True), conclusion)
-            return {"outcome": outcome.to_dict(), "log": log}
+            return JobEvent(ref=self.ref, outcome=outcome.to_dict(), log=log)
         except WaitTimeoutError as error:
             log = await reporter.finish(follower, job_ended=False)
-            return {**await self._handle_timeout(str(error)), "log": log}
+            return replace(await self._handle_timeout(str(error)), log=log)
         finally:
             follower.close()
 
@@ -226,13 +224,13 @@ class TrainJobTrigger(BaseTrigger):
         follower.close()
         return current, current.follow(TrainJobRef.from_dict(self.ref))
 
-    async def _handle_timeout(self, reason: str) -> dict[str, Any]:
+    async def _handle_timeout(self, reason: str) -> JobEvent:
         if self.on_kill_policy != "cancel":
-            return {"timeout": f"{reason} (on_kill='keep')"}
+            return JobEvent(ref=self.ref, timeout=f"{reason} (on_kill='keep')")
         cancelled = await self._cancel()
         result = "was cancelled" if cancelled else "could not be cancelled: it may still run"
         text = f"TrainJob {self.ref.get('name')!r} had not ended and {result}"
-        return {"timeout": text, "cancelled": cancelled}
+        return JobEvent(ref=self.ref, timeout=text, cancelled=cancelled)
 
     async def _cancel(self, seconds: float | None = None) -> bool:
         """Cancel the job; repeat it for some seconds, by default `_RETRY_SECONDS`, while the backend is away."""

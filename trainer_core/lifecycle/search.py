@@ -16,7 +16,7 @@ from trainer_core.jobs import COMPLETE, Category, Outcome, Progress
 from trainer_core.lifecycle import early_stop
 from trainer_core.search.definition import Asha, GridSearch, Objective, SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial, TrialState
-from trainer_core.search.sampling import count_cells
+from trainer_core.search.space import count_cells
 from trainer_core.text import shorten
 
 #: Why a search has ended: the reasons of its records.
@@ -299,7 +299,7 @@ def decide(
         total = min(total, count_cells(definition.space))
     record = _find_closing_record(definition, entries)
     trials = _build_trials(definition, entries, lines)
-    live = [entry for entry in entries if entry.is_live]
+    live = sorted((entry for entry in entries if entry.is_live), key=lambda entry: entry.number)
     timeout = config.timeout
     began = min((entry.created for entry in entries), default=now) if started is None else started
     wake_at = None if timeout is None else began + float(timeout)
@@ -339,7 +339,7 @@ def _build_trials(
     lines: Mapping[int, SettledTrial],
     closing: bool = False,
 ) -> dict[int, TrialView]:
-    """Return the trials by number. With `closing`, paused ones have ended."""
+    """Return the trials by number. With `closing`, paused ones and those due for a retry have ended."""
     runs: dict[int, list[EntryView]] = {number: [] for number in lines}
     for entry in sorted(entries, key=lambda entry: entry.number):
         if entry.trial is not None:
@@ -372,9 +372,12 @@ def _build_trial(
     if ending.state == "Paused" and not closing:
         return replace(trial, status="Paused")
     failures = sum(run.ending is not None and run.ending.retryable for run in runs)
-    if ending.retryable and failures <= definition.trial_config.retries:
+    if ending.retryable and failures <= definition.trial_config.retries and not closing:
         return replace(trial, status="Retrying")
-    return _settle(number, replace(_add_up(ending.line, runs), rungs=reports), reports, len(runs))
+    line = replace(_add_up(ending.line, runs), rungs=reports)
+    if line.state == "StoppedEarly" and line.value is None:  # Its nodes left no record.
+        line = replace(line, value=_get_value(reports))
+    return _settle(number, line, reports, len(runs))
 
 
 def _settle(number: int, line: SettledTrial, reports: tuple[RungReport, ...], runs: int) -> TrialView:
@@ -388,7 +391,9 @@ def _add_up(line: SettledTrial, runs: Sequence[EntryView]) -> SettledTrial:
     earlier = [run.ending.line for run in runs[:-1] if run.ending]
     seconds = [each.seconds for each in (*earlier, line) if each.seconds is not None]
     hours = [each.gpu_hours for each in (*earlier, line) if each.gpu_hours is not None]
-    return replace(line, seconds=sum(seconds) if seconds else None, gpu_hours=sum(hours) if hours else None)
+    # As in the line, so that they are the same when the job has been deleted.
+    total = [round(sum(each), 4) if each else None for each in (seconds, hours)]
+    return replace(line, seconds=total[0], gpu_hours=total[1])
 
 
 def _merge_reports(reports: Iterable[RungReport]) -> tuple[RungReport, ...]:
@@ -435,7 +440,9 @@ def _find_end(
     categories = {line.category if line and line in failed else None for line in first}
     if len(first) == max(_FIRST_TRIALS, config.parallel_trials) and len(categories) == 1 and None not in categories:
         return FAILED
-    return TIMEOUT if is_timeout else None
+    # A driver may look at trials that have all ended in time only after it.
+    was_stopped = any(line.reason == _explain_end(TIMEOUT) for line in settled)
+    return TIMEOUT if is_timeout and (len(settled) < total or was_stopped) else None
 
 
 def _explain_end(reason: str) -> str | None:

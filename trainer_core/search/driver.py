@@ -24,7 +24,16 @@ from trainer_core.errors import (
     TrainerError,
     WaitTimeoutError,
 )
-from trainer_core.jobs import FAILED, Category, Diagnosis, Observation, Outcome, TrainJobRef
+from trainer_core.jobs import (
+    FAILED,
+    Category,
+    Diagnosis,
+    ObjectiveReport,
+    Observation,
+    Outcome,
+    RungValue,
+    TrainJobRef,
+)
 from trainer_core.lifecycle import adoption, search as decisions, wait_state
 from trainer_core.lifecycle.search import EntryView, Record, SearchTable, Start, Stop
 from trainer_core.request import Owner, SearchEntry, TrainJobRequest
@@ -629,7 +638,11 @@ class SearchDriver:
             entry = self._entries[stop.entry]
             if entry.is_stopping or entry.wait.outcome is not None:
                 continue
-            diagnosis = None if stop.why is None else Diagnosis(category=Category.STOPPED_EARLY, reason=stop.why)
+            diagnosis = None
+            if stop.why is not None:
+                rungs = tuple(RungValue(*report[1:]) for report in entry.view.reports)
+                objective = ObjectiveReport(rungs=rungs) if rungs else None
+                diagnosis = Diagnosis(category=Category.STOPPED_EARLY, reason=stop.why, objective=objective)
             self._stop_entry(entry, diagnosis)
 
     def _stop_entry(self, entry: _Entry, diagnosis: Diagnosis | None) -> None:

@@ -18,8 +18,7 @@ from trainer_core.packaging import func_args
 from trainer_core.request import Code, Metadata, Owner, SearchEntry, TrainerRequest, TrainJobRequest
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.parameters import apply_objective, apply_parameters, convert_parameter
-from trainer_core.search.sampling import scale
-from trainer_core.search.space import Distribution
+from trainer_core.search.space import Distribution, scale
 from trainer_core.secrets import SecretRef
 from trainer_core.trainers import CustomTrainer
 

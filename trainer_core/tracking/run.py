@@ -183,10 +183,8 @@ def _shorten(name: str) -> str:
 def _parse_keys(value: str) -> dict[str, str]:
     try:
         data = json.loads(value)
-    except ValueError:  # A person changed the tag, or it was cut by an earlier release.
+    except ValueError:  # A person changed the tag.
         return {}
-    if isinstance(data, list):  # Earlier releases wrote the names of curves, which were the metrics.
-        return {name: name for name in data if isinstance(name, str)}
     found = data if isinstance(data, dict) else {}
     return {name: key for name, key in found.items() if isinstance(key, str)}
 
