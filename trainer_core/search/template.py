@@ -33,7 +33,7 @@ __all__ = [
     "strip_template",
 ]
 
-#: Bytes that the files of a project may take in all trials of a search on a cluster.
+#: Bytes that the files of a project may have in all trials of a search on a cluster.
 _MAX_PROJECTS = 50_000_000
 #: Fields of an image that may have placeholders of parameters.
 _IMAGE_FIELDS = ("command", "args")
