@@ -25,7 +25,7 @@ from trainer_core import CustomTrainer, LocalProcessBackendConfig, TrainerClient
 
 PICTURES = ROOT / "docs" / "pictures"
 _DAG = "nightly_classifier"
-_DAGS = (_DAG, "weekly_classifier", "monthly_classifier", "classifier_sweep")
+_DAGS = (_DAG, "weekly_classifier", "monthly_classifier", "classifier_sweep", "classifier_search")
 _WIDTH = 1200  # pixels
 _MAX_BYTES = 200_000
 _TIMEOUT = 120_000  # milliseconds, for busy machines
@@ -82,8 +82,8 @@ def make_airflow_pictures(browser: Browser, folder: Path) -> None:
             api = Api(airflow)
             for dag in _DAGS:
                 api.unpause(dag)
-            failed, resumed, sweep = [api.start(dag) for dag in _DAGS[1:]]
-            for run in (failed, resumed, sweep):
+            failed, resumed, sweep, search = [api.start(dag) for dag in _DAGS[1:]]
+            for run in (failed, resumed, sweep, search):
                 run.wait()
             running = api.start(_DAG)
             running.wait_for_task("train", "deferred")
@@ -94,6 +94,7 @@ def make_airflow_pictures(browser: Browser, folder: Path) -> None:
             picture_failed_job(page, failed)
             picture_attempts(page, resumed)
             picture_comparison(page, sweep)
+            picture_search(page, search)
             picture_ended_jobs(page, running)
             picture_states_of_the_list(page)
     finally:
@@ -162,6 +163,14 @@ def picture_comparison(page: Page, run: Run) -> None:
     save(page, "trainjobs-compare")
 
 
+def picture_search(page: Page, run: Run) -> None:
+    """Page of a search with its trials."""
+    page.set_viewport_size({"width": _WIDTH, "height": 1180})
+    page.goto(f"/trainjobs/search?{urlencode({'dag_id': run.dag, 'run_id': run.run_id, 'task_id': 'tune'})}")
+    page.get_by_role("list", name="Curves").get_by_role("listitem").nth(4).wait_for()
+    save(page, "trainjobs-search")
+
+
 def picture_ended_jobs(page: Page, run: Run) -> None:
     """Page of a job that was cancelled, and then deleted."""
     run.fail()
@@ -201,7 +210,7 @@ def open_task(page: Page, run: Run, height: int) -> None:
 def picture_list(page: Page) -> None:
     """List of the jobs, also on a phone."""
     page.goto("/trainjobs/?column=metric.loss&column=duration")
-    page.set_viewport_size({"width": _WIDTH, "height": 720})
+    page.set_viewport_size({"width": _WIDTH, "height": 800})
     page.get_by_role("link", name="train").first.wait_for()
     save(page, "trainjobs-list")
     page.set_viewport_size({"width": 390, "height": 700})

@@ -1,7 +1,7 @@
 """The DAGs of the pictures: they train a classifier on generated samples.
 
 One fails, because columns are missing; one is killed in its first attempt and continues from its checkpoint; one is a
-sweep over three rates.
+sweep over three rates, and one a search.
 """
 
 from __future__ import annotations
@@ -11,12 +11,18 @@ from typing import Any
 
 from airflow.sdk import dag
 
+from airflow_provider.operators.search import SearchOperator
 from airflow_provider.operators.trainjob import TrainJobOperator
-from trainer_core import Checkpoints, CustomTrainer
+from trainer_core import Asha, Checkpoints, CustomTrainer, Objective, RandomSearch, Search, TrialConfig
 
 
 def train(
-    columns: int = 12, epochs: int = 400, rate: float = 0.05, seconds_per_epoch: float = 0.3, killed_at: int = 0
+    columns: int = 12,
+    epochs: int = 400,
+    rate: float = 0.05,
+    batch: int = 200,
+    seconds_per_epoch: float = 0.3,
+    killed_at: int = 0,
 ) -> dict[str, Any]:
     """Train a logistic regression by stochastic gradient descent.
 
@@ -24,6 +30,7 @@ def train(
         columns: Columns of the samples; the model expects 12.
         epochs: Number of epochs.
         rate: Initial learning rate.
+        batch: Samples of an epoch.
         seconds_per_epoch: Pause after each epoch, so that the training runs while its page is photographed.
         killed_at: Epoch at which the first attempt is killed. Default: never.
     """
@@ -56,13 +63,13 @@ def train(
     for epoch in range(last.step + 1 if last else 1, epochs + 1):
         current = rate / (1 + epoch / 250)
         loss = 0.0
-        batch = random.sample(range(600), 200)
+        chosen = random.sample(range(600), batch)
         gradient = [0.0] * len(truth)
-        for index in batch:
+        for index in chosen:
             probability = 1 / (1 + math.exp(-dot(weights, samples[index])))
-            loss -= math.log(max(1e-9, probability if labels[index] else 1 - probability)) / len(batch)
+            loss -= math.log(max(1e-9, probability if labels[index] else 1 - probability)) / batch
             for column, value in enumerate(samples[index]):
-                gradient[column] += (probability - labels[index]) * value / len(batch)
+                gradient[column] += (probability - labels[index]) * value / batch
         weights = [weight - current * slope for weight, slope in zip(weights, gradient, strict=True)]
         correct = sum((dot(weights, samples[index]) > 0) == labels[index] for index in range(600, 800))
         metrics = {"loss": round(loss, 4), "accuracy": correct / 200, "lr": round(current, 4)}
@@ -121,7 +128,24 @@ def classifier_sweep() -> None:
     ).expand(func_args=[{"rate": rate} for rate in (0.02, 0.05, 0.2)])
 
 
+@dag(schedule=None, start_date=datetime(2026, 1, 1, tzinfo=timezone.utc))
+def classifier_search() -> None:
+    """Search for the best rate and batch; losers end early."""
+    SearchOperator(
+        task_id="tune",
+        runtime="python",
+        trainer=CustomTrainer(func=train, func_args={"epochs": 120, "seconds_per_epoch": 0.02}),
+        search_space={"rate": Search.loguniform(0.002, 0.5), "batch": [50, 100, 200, 400]},
+        objectives=[Objective("loss")],
+        trial_config=TrialConfig(num_trials=20, parallel_trials=4),
+        algorithm=RandomSearch(random_state=3),
+        stop=Asha(min_step=10, max_step=120),
+        deferrable=False,
+    )
+
+
 nightly_classifier()
 weekly_classifier()
 monthly_classifier()
 classifier_sweep()
+classifier_search()
