@@ -13,10 +13,6 @@ def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
     """Return a text as one line without control characters.
 
     If it is too long, the middle is left out: the end of a message is the advice.
-
-    Args:
-        text: The text.
-        limit: Maximum number of characters. Default `MAX_MESSAGE`.
     """
     line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in " ".join(text.split()))
     if len(line) <= limit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -83,12 +83,12 @@ class _PatientClient(TrainerClient):
 
 
 def create_client(backend: str, settings: dict[str, Any] | None) -> TrainerClient:
-    """Return a client of a backend."""
     config = config_from_dict(backend, settings or {})
     return (_PatientClient if isinstance(config, ClusterConfig) else TrainerClient)(config)
 
 
-def create_client_for_ref(ref: TrainJobRef, settings: dict[str, Any] | None) -> TrainerClient:
-    """Return a client that reaches the job of a ref; settings win over what the ref says."""
+def open_job(ref_data: Mapping[str, Any], settings: dict[str, Any] | None) -> tuple[TrainerClient, TrainJobRef]:
+    """Return the ref of a job, and a client that reaches the job; settings win over what the ref says."""
+    ref = TrainJobRef.from_dict(ref_data)
     place = _PLACES.get(ref.backend, "namespace")
-    return create_client(ref.backend, {**({place: ref.namespace} if place else {}), **(settings or {})})
+    return create_client(ref.backend, {**({place: ref.namespace} if place else {}), **(settings or {})}), ref

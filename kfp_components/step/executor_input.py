@@ -156,7 +156,6 @@ class Task:
                 path.parent.mkdir(parents=True, exist_ok=True)
 
     def get_artifact(self, name: str) -> Artifact:
-        """Return an output artifact, to fill in."""
         if name not in self.artifacts:
             raise InvalidRequestError(
                 f"the component has no output artifact {redact(name)}; its image is of another version"

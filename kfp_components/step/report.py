@@ -98,7 +98,6 @@ def render_html(
 
 
 def render_page(title: str, status: str, sections: Sequence[str]) -> str:
-    """Return a page of sections of HTML."""
     return _PAGE.substitute(title=escape(title), status=escape(status), sections="\n".join(sections))
 
 
@@ -158,7 +157,6 @@ def render_pairs(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def render_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table with a head."""
     return f"<table>{_render_row('th', head)}{''.join(_render_row('td', row) for row in rows)}</table>"
 
 

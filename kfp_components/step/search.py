@@ -85,7 +85,7 @@ def _drive(
     while True:
         with delay_sigterm():
             # An exception in the middle of a request that creates a trial would leave one whose name is unknown.
-            state = driver.step()
+            state = driver.try_step()
         for ref in set(state.live) - seen:
             bound.enter_context(bind(ref))
         seen.update(state.live)

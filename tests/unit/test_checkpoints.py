@@ -1147,7 +1147,8 @@ def test_the_programs_travel_without_comments_and_types_and_the_kit_is_small():
     assert sum(map(len, command[4:])) * 3 / 4 < 30_000
     for path, text in sent.items():
         assert describe(text) == describe(written[path]), path
-        assert "#:" not in text, path
+        # Cut and not written again: Python 3.12 writes f-strings that Python 3.11 cannot read.
+        assert (text.rstrip().count("\n"), "#:" in text) == (written[path].rstrip().count("\n"), False), path
 
 
 def code_of_nothing():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -42,7 +42,9 @@ from trainer_core.k8s.job_writer import JobWriter
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps
+from trainer_core.options.scheduling import KUEUE_QUEUE
 from trainer_core.request import TRACKING_SECRETS, TrainJobRequest
+from trainer_core.retries import repeat_while_failing
 from trainer_core.runtimes import Runtime
 
 _log = logging.getLogger(__name__)
@@ -201,16 +203,11 @@ class BaseKubernetesBackend(Backend):
 
     def _create_if_absent(self, raw: RawObject, timeout: float = 0.0) -> bool:
         """Create an object unless one of its name exists; return whether it was created."""
-        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
-
-        retrying = Retrying(
-            retry=retry_if_exception_type(AlreadyExistsError),
-            stop=stop_after_delay(timeout),
-            wait=wait_exponential(0.05, max=1.0),
-            reraise=True,
-        )
+        create = partial(self._api.create, resources.get_resource_of_object(raw), raw)
         try:
-            retrying(self._api.create, resources.get_resource_of_object(raw), raw)
+            repeat_while_failing(
+                create, lambda error: isinstance(error, AlreadyExistsError), timeout, pauses=(0.05, 1.0)
+            )
         except AlreadyExistsError:
             return False
         return True
@@ -290,6 +287,9 @@ class BaseKubernetesBackend(Backend):
         with suppress(JobNotFoundError):
             self._writer.cancel(self._reader.get_object_by_ref(ref), diagnosis)
 
+    def keeps_cancelled(self, request: TrainJobRequest) -> bool:
+        return KUEUE_QUEUE not in request.metadata.labels
+
     def delete(self, ref: TrainJobRef) -> None:
         with suppress(JobNotFoundError):
             self._writer.delete(self._reader.get_object_by_ref(ref))
@@ -327,6 +327,18 @@ class BaseKubernetesBackend(Backend):
     def list_jobs_by_labels(self, labels: Mapping[str, str]) -> list[TrainJob]:
         """Return the jobs with these labels, newest first; the API server selects them."""
         return self._reader.list_train_jobs(self.namespace, labels)
+
+    def list_search_jobs(
+        self, key: str, known: Collection[str]
+    ) -> dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None]:
+        found: dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None] = {}
+        for raw in self._reader.list_search_objects(key, self.namespace):
+            job = self.adapter.parse_job(raw)
+            found[job.name] = None
+            if job.name not in known:
+                ref = observations.build_ref(job)
+                found[job.name] = ref, observations.parse_request(raw), self._reader.observe_object(raw, ref)
+        return found
 
     def get_runtime_packages(self, runtime: Runtime) -> list[str]:
         return runtime_packages.list_runtime_packages(self, runtime)

@@ -22,7 +22,6 @@ def list_runtime_files(path: Path) -> list[Path]:
 
 
 def read_runtime_file(path: Path) -> str:
-    """Return the text of a file of runtimes."""
     # Without O_NONBLOCK, opening a pipe waits for a writer.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -61,7 +61,6 @@ def start_supervisor(module: str, arguments: Sequence[str], stdin: str) -> subpr
 
 
 def build_module_command(python: str, module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of this package."""
     return [python, "-c", _RUN_MODULE, str(Path(__file__).parents[2]), module, *arguments]
 
 

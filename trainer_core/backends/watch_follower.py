@@ -27,12 +27,12 @@ from trainer_core.k8s.cache import WatchTarget
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import ForbiddenError
 from trainer_core.k8s.failure_facts import find_left_node
-from trainer_core.k8s.informer import JobSnapshot, Subscription
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_reader import CAPACITY_EVENTS_AGE, JobReader
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.pod_state import PodState
 from trainer_core.k8s.resources import ApiResource
+from trainer_core.k8s.watched_jobs import JobSnapshot, Subscription
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
 
 #: Seconds to wait for the informer's first list before the job is read directly.
@@ -86,11 +86,9 @@ class WatchFollower(Follower):
 
     @property
     def changed(self) -> ChangeEvent:
-        """See `Follower.changed`."""
         return self._subscription.changed
 
     def next_observation(self, timeout: float) -> Observation:
-        """See `Follower.next_observation`."""
         self._subscription.wait(self._limit_timeout(timeout))
         cached = self._observe_cache(self._subscription.snapshot())
         if cached is None:
@@ -98,7 +96,6 @@ class WatchFollower(Follower):
         return self._add_progress(self._reuse(cached) or self._explain(cached))
 
     async def next_observation_async(self, timeout: float) -> Observation:
-        """See `Follower.next_observation_async`."""
         await self._subscription.wait_async(self._limit_timeout(timeout))
         snapshot = self._subscription.snapshot()
         cached = self._observe_cache(snapshot)
@@ -113,20 +110,17 @@ class WatchFollower(Follower):
         return await asyncio.to_thread(self._add_progress, observation) if self._wants_progress else observation
 
     def get_job(self) -> TrainJob:
-        """See `Follower.get_job`."""
         if self._job is None:
             return self._reader.get_train_job(self._ref)
         return self._reader.build_train_job(self._job, self._select_pods(self._job))
 
     def tail(self, cursor: Mapping[str, Any], job_ended: bool = False, max_lines: int = MAX_LOG_LINES) -> LogChunk:
-        """See `Follower.tail`."""
         if self._job is None:
             job = self._adapter.parse_job(self._reader.get_object_by_ref(self._ref))
             return self._reader.read_log_chunk(job, self._reader.list_pods(job), cursor, job_ended, max_lines)
         return self._reader.read_log_chunk(self._job, self._select_pods(self._job), cursor, job_ended, max_lines)
 
     def close(self) -> None:
-        """End the subscription."""
         if self._wants_progress:
             self._reader.stop_progress(self._ref.uid)
         self._reader.uncached_followers.discard(self)

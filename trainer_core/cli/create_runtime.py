@@ -37,11 +37,6 @@ class GangScheduler(str, Enum):
 Values = list[str] | None
 
 
-def register(group: typer.Typer) -> None:
-    """Add the subcommand."""
-    group.command()(create)
-
-
 def create(
     context: typer.Context,
     kind: Annotated[Kind, typer.Argument(help="Framework of the runtime.")],

@@ -13,11 +13,6 @@ from trainer_core.k8s.preflight import PreflightReport
 from trainer_core.preflight import check_backend
 
 
-def register(app: typer.Typer) -> None:
-    """Add the subcommand."""
-    app.command(epilog=exit_codes.HELP)(doctor)
-
-
 def doctor(
     context: typer.Context,
     checkpoints_uri: Annotated[

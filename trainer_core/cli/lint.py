@@ -16,11 +16,6 @@ from trainer_core.lint import Definition, Problem, find_definitions, find_proble
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="Folder of Airflow DAGs, or one file.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the subcommand."""
-    app.command(epilog=exit_codes.HELP)(lint)
-
-
 def lint(
     path: PathArgument,
     server: Annotated[

@@ -16,12 +16,7 @@ from trainer_core.runtime_admin.migrate import Migration, Note, iterate_pytorch_
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="YAML file with PyTorchJobs; - for standard input.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the subcommand."""
-    app.command("migrate", epilog=exit_codes.HELP)(print_migrated)
-
-
-def print_migrated(
+def migrate(
     file: FileArgument,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with code 2 if a setting cannot be converted.")

@@ -66,12 +66,6 @@ def searches(context: typer.Context, output: OutputOption = OutputFormat.TABLE) 
     print_table(["NAME", "STATUS", "TRIALS", "BEST"], [[str(value) for value in row.values()] for row in rows])
 
 
-def register(app: typer.Typer) -> None:
-    """Add the subcommands to the app."""
-    app.command()(search)
-    app.command()(searches)
-
-
 class _ProgressLine:
     """Prints a line on standard error each time that the table of a search has changed."""
 

@@ -11,7 +11,6 @@ _Item = TypeVar("_Item")
 
 
 def run_parallel(function: Callable[[_Item], object], items: Iterable[_Item], workers: int) -> None:
-    """Call a function once for each item."""
     iterator, lock = iter(items), threading.Lock()
     #: In the order of time: others may be consequences of the first.
     errors: list[BaseException] = []

@@ -30,7 +30,6 @@ _MAX_LINE = 1000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch what the environment names."""
     role = _parse_role(arguments)
     try:
         print(f"{role}: {_fetch(FetchSettings.from_env(role, os.environ))}", flush=True)

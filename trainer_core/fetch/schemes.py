@@ -20,7 +20,7 @@ SOURCE_MODULES = {
     "s3": "trainer_core.fetch.s3.bucket",
 }
 #: Scheme → the optional packages it needs, and the extra that installs them.
-_REQUIREMENTS = {"hf": (("huggingface_hub", "tenacity"), "huggingface"), "s3": (("botocore", "obstore"), "s3")}
+_REQUIREMENTS = {"hf": (("huggingface_hub",), "huggingface"), "s3": (("botocore", "obstore"), "s3")}
 
 
 def find_missing_extra(scheme: str) -> str | None:
@@ -36,7 +36,6 @@ def find_missing_extra(scheme: str) -> str | None:
 
 
 def create_source(settings: FetchSettings) -> Source:
-    """Return the source of a URI."""
     if settings.scheme not in SOURCE_MODULES:
         supported = ", ".join(f"{scheme}://" for scheme in SOURCE_MODULES)
         raise FetchError(f"{settings.scheme}:// cannot be fetched here; supported are {supported}")

@@ -69,7 +69,6 @@ class Snapshot:
 
     @cached_property
     def size(self) -> int:
-        """Bytes of all files."""
         return sum(file.size for file in self.files)
 
 

@@ -55,7 +55,6 @@ class PodLogOptions:
     tail_lines: int | None = None
 
     def build_query(self) -> dict[str, str]:
-        """Return the query parameters."""
         flags = {"follow": self.follow, "previous": self.previous, "timestamps": self.timestamps}
         values = {"container": self.container, "sinceTime": self.since_time, "tailLines": self.tail_lines}
         query = {name: "true" for name, value in flags.items() if value}
@@ -74,7 +73,6 @@ class ApiClient:
         self.connection = connection
 
     def get(self, resource: ApiResource, name: str, *, namespace: str | None = None) -> dict[str, Any]:
-        """Return one object."""
         namespace, suffix = self._get_namespace(resource, namespace)
         task = f"read {resource.kind} {name!r}{suffix}"
         return self._send(_Request("GET", resource.build_path(namespace, name), task, resource))

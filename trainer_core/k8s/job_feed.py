@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from trainer_core.errors import JobNotFoundError
 from trainer_core.jobs import COMPLETE, FAILED
 from trainer_core.k8s import logs, observations
-from trainer_core.k8s.informer import Subscription
 from trainer_core.k8s.job_reader import FIRST_NODE, JobReader, get_container, select_pods
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.pod_state import PodState
+from trainer_core.k8s.watched_jobs import Subscription
 from trainer_core.logs import select_steps
 
 if TYPE_CHECKING:
@@ -52,12 +52,10 @@ class JobFeed:
         self.close()
 
     def close(self) -> None:
-        """End the subscription."""
         if self._subscription:
             self._subscription.close()
 
     def read(self) -> tuple[JobState, Sequence[PodState]]:
-        """Return the job and its pods."""
         snapshot = self._subscription.snapshot() if self._subscription else None
         job = snapshot.job if snapshot and snapshot.error is None and snapshot.pods is not None else None
         self._is_watched = job is not None

@@ -17,7 +17,17 @@ from typing import Any
 from weakref import WeakSet
 
 from trainer_core.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError, TrainerError
-from trainer_core.jobs import COMPLETE, FAILED, RUNNING, Event, Observation, Progress, TrainJob, TrainJobRef
+from trainer_core.jobs import (
+    COMPLETE,
+    FAILED,
+    RUNNING,
+    SEARCH_LABEL,
+    Event,
+    Observation,
+    Progress,
+    TrainJob,
+    TrainJobRef,
+)
 from trainer_core.k8s import events, logs, observations, pod_state, resources, runtimes
 from trainer_core.k8s.capacity import SchedulingLimits
 from trainer_core.k8s.client import ApiClient, PodLogOptions
@@ -159,7 +169,6 @@ class JobReader:
         )
 
     def get_object_by_ref(self, ref: TrainJobRef) -> RawObject:
-        """Return the object of the job of a ref."""
         raw = self.get_object(ref.name, ref.namespace)
         if raw["metadata"]["uid"] != ref.uid:
             raise JobNotFoundError(
@@ -179,8 +188,12 @@ class JobReader:
         self._last_read = None if raw is None else (raw, time.monotonic())
 
     def list_owned_objects(self, owner_key: str, namespace: str) -> list[RawObject]:
-        """Return the objects of all jobs of an owner."""
         selector = f"{_MANAGED_SELECTOR},{OWNER}={hash_owner_key(owner_key)}"
+        return self._list_objects(selector, selector, namespace)
+
+    def list_search_objects(self, key: str, namespace: str) -> list[RawObject]:
+        """Return the objects of all jobs of a search."""
+        selector = f"{_MANAGED_SELECTOR},{SEARCH_LABEL}={hash_owner_key(key)}"
         return self._list_objects(selector, selector, namespace)
 
     def observe(self, ref: TrainJobRef) -> Observation:
@@ -199,14 +212,14 @@ class JobReader:
         return self.explain_train_job(job, pods), observation, request
 
     def read_state(self, ref: TrainJobRef) -> tuple[JobState, list[PodState]]:
-        """Read a job and its pods."""
         job = self._adapter.parse_job(self.get_object_by_ref(ref))
         return job, self.list_log_pods(job)
 
     def observe_object(self, raw: RawObject, ref: TrainJobRef) -> Observation:
-        """Observe a job whose object has just been read."""
+        """Observe a job whose object has just been read; its pods are read unless it has a recorded outcome."""
         job = self._adapter.parse_job(raw)
-        return self.observe_state(job, self.list_pods(job), ref)
+        has_outcome = observations.get_recorded_outcome(job) is not None
+        return self.observe_state(job, () if has_outcome else self.list_pods(job), ref)
 
     def observe_state(self, job: JobState, pods: Sequence[PodState], ref: TrainJobRef) -> Observation:
         """Observe a job whose state is known; read its events and logs where needed."""
@@ -238,11 +251,9 @@ class JobReader:
         return observation
 
     def build_train_job(self, job: JobState, pods: Sequence[PodState]) -> TrainJob:
-        """Return a job as a `TrainJob`."""
         return observations.build_train_job(job, pods, runtimes.load_runtime(job.annotations))
 
     def get_train_job(self, ref: TrainJobRef) -> TrainJob:
-        """Return the job of a ref."""
         job = self._adapter.parse_job(self.get_object_by_ref(ref))
         return self.explain_train_job(job, self.list_pods(job))
 

@@ -82,7 +82,6 @@ def build_observation(
     tails: Mapping[str, Sequence[str]] | None = None,
     limits: SchedulingLimits | None = None,
 ) -> Observation:
-    """Build the observation of a job."""
     status, progress = get_status(job, pods), progress or job.progress
     recorded = get_recorded_outcome(job)
     if recorded is not None and recorded.status == status:
@@ -188,7 +187,6 @@ def build_train_job(
     events: Sequence[EventRecord] = (),
     progress: Progress | None = None,
 ) -> TrainJob:
-    """Build the public `TrainJob`."""
     observation = build_observation(job, pods, events, ref=build_ref(job), progress=progress)
     runtime = runtime or _build_unknown_runtime(job)
     return TrainJob(
@@ -243,7 +241,6 @@ def parse_existing_job(raw: RawObject, parse_job: Callable[[RawObject], JobState
 
 
 def parse_request(raw: RawObject) -> TrainJobRequest:
-    """Return the request that a raw job was created from."""
     name = raw["metadata"]["name"]
     text = (raw["metadata"].get("annotations") or {}).get(labels.REQUEST)
     if text is None:
@@ -260,7 +257,6 @@ def parse_request(raw: RawObject) -> TrainJobRequest:
 
 
 def build_ref(job: JobState) -> TrainJobRef:
-    """Build the ref of a job."""
     return TrainJobRef(job.backend, job.namespace, job.name, job.uid)
 
 
@@ -311,6 +307,7 @@ def _build_complete_outcome(
         last_progress=progress,
         fetched=dict(job.fetched_uris),
         resource_use=summarize_resource_use(_parse_node_records(pods)),
+        memory=job.memory,
     )
 
 
@@ -323,7 +320,7 @@ def _build_failed_outcome(
 ) -> Outcome:
     # The pods of a cancelled job are deleted one by one; without their times the outcome stays the same.
     started = None if _was_cancelled(job) else _get_start_time(pods)
-    diagnosis = diagnose(_collect_facts(job, pods, events, tails))
+    diagnosis = diagnose(replace(_collect_facts(job, pods, events, tails), memory=job.memory))
     return build_failed_outcome(
         ref,
         diagnosis,
@@ -331,6 +328,7 @@ def _build_failed_outcome(
         started_at=_format_time(started),
         finished_at=_format_time(job.finished_at),
         resource_use=None if _was_cancelled(job) else summarize_resource_use(_parse_node_records(pods)),
+        memory=job.memory,
     )
 
 

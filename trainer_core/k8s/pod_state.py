@@ -160,7 +160,6 @@ def get_job_name(raw: RawObject) -> str:
 
 
 def parse_pod(raw: RawObject, main: str = NODE, job: str | None = None, step: str | None = None) -> PodState:
-    """Parse a raw pod."""
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     labels = metadata.get("labels") or {}
     main_container, other_containers = _parse_containers(spec, status, main, in_jobset=JOBSET_LABEL in labels)

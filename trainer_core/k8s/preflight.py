@@ -88,7 +88,6 @@ def check_cluster(
 
 
 def check_api_group(api: ApiClient, what: str, group: str, cost: str) -> PreflightCheck:
-    """Check that the server serves an API group."""
     try:
         found = api.get_path(f"/apis/{group}")
     except (NotFoundError, ApiNotServedError):
@@ -99,7 +98,6 @@ def check_api_group(api: ApiClient, what: str, group: str, cost: str) -> Preflig
 
 
 def check_namespace(api: ApiClient) -> PreflightCheck:
-    """Check that the namespace of the jobs exists."""
     name = api.connection.namespace
     try:
         api.get(_NAMESPACES, name)

@@ -75,7 +75,6 @@ def _get_adapter() -> TypeAdapter[Any]:
 
 
 def parse_runtime(raw: Mapping[str, Any]) -> Runtime:
-    """Parse a raw runtime to the public `Runtime`."""
     container = find_trainer_container(raw) or {}
     device, device_count = get_device(container)
     framework = get_framework(raw)
@@ -98,7 +97,6 @@ def get_command(framework: str, policy: str | None) -> tuple[str, ...]:
 
 
 def get_name(raw: Mapping[str, Any]) -> str:
-    """Return the name of a runtime."""
     return str(raw["metadata"]["name"])
 
 
@@ -178,7 +176,6 @@ def find_trainer_container(raw: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def get_pod_spec(replicated_job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the pod spec of a replicated job."""
     return _get_path(replicated_job, "template", "spec", "template", "spec")
 
 

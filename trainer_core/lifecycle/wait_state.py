@@ -59,7 +59,6 @@ class WaitState:
     should_cancel: bool = False
 
     def on_observation(self, observation: Observation, now: float) -> WaitState:
-        """Return the state after an observation."""
         state = replace(self, errors=0, unavailable_since=None)
         if observation.outcome is not None:
             explained = state._explain(observation.outcome)

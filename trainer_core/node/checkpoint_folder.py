@@ -81,11 +81,7 @@ class Checkpoint(NamedTuple):
 
 
 class CheckpointFolder:
-    """The checkpoints of one training in a folder.
-
-    Args:
-        root: Path of the folder.
-    """
+    """The checkpoints of one training in a folder."""
 
     #: Whether the ranks write into one folder.
     shares_parts = True
@@ -258,11 +254,7 @@ def checksum_all(folder: Path) -> Checksums:
 
 
 def merge(sums: Checksums, more: Checksums) -> Checksums:
-    """Return the checksums of the files of several ranks.
-
-    Raises:
-        CheckpointError: Two ranks have written different files of one name.
-    """
+    """Return the checksums of the files of several ranks."""
     for name in sums.keys() & more.keys():
         if tuple(sums[name]) != tuple(more[name]):
             raise CheckpointError(f"two ranks wrote different files named {name}; put store.rank into the name")
@@ -312,12 +304,7 @@ def _find_newest(folder: Path, own: bool = False) -> Checkpoint | None:
 
 
 def _read(path: Path, verify: bool) -> Checkpoint:
-    """Return the checkpoint in a folder.
-
-    Raises:
-        DamagedError: It has no manifest, the manifest is not what was written, or not all files are.
-        OSError: It cannot be read.
-    """
+    """Return the checkpoint in a folder."""
     try:
         manifest = parse_manifest((path / MANIFEST).read_bytes(), path.name)
         sums = manifest["files"]

@@ -82,7 +82,7 @@ class Saves:
     @contextlib.contextmanager
     def write(self, part: Part) -> Iterator[Path]:
         """Give the training a folder for its files, which is deleted again if the block raises an exception."""
-        # What is written for a complete step is not kept, and each rank has a folder of its own for it.
+        # What is written for a complete step is not kept, and each rank writes into another folder.
         name = f"{part.name}-{self._ranks.rank}" if part.is_complete else part.name
         with self._discard_after_error(part._replace(name=name)):
             yield self._place.create_part(name)

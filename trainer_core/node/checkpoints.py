@@ -164,11 +164,7 @@ def _get_key() -> tuple[str, str]:
 
 
 def open_place(root: str) -> Place:
-    """Return the checkpoints of one training by their folder or their ``s3://`` URI; nothing is read.
-
-    Raises:
-        OSError: The credentials of the bucket cannot be used.
-    """
+    """Return the checkpoints of one training by their folder or their ``s3://`` URI; nothing is read."""
     if not root.startswith("s3://"):
         return CheckpointFolder(root)
     from .checkpoint_s3 import CheckpointBucket

@@ -20,7 +20,7 @@ from pathlib import Path
 _POLL_SECONDS = 0.005
 
 
-def acquire(path: Path, timeout: float = math.inf, shared: bool = False) -> int:
+def acquire(path: Path, timeout: float = math.inf, shared: bool = False, mode: int = 0o600) -> int:
     """Acquire the lock of a folder, or of a file, which is created; return the descriptor that holds it.
 
     A forked child inherits it, and holds the lock as well.
@@ -29,7 +29,7 @@ def acquire(path: Path, timeout: float = math.inf, shared: bool = False) -> int:
         BlockingIOError: Another process holds it for longer than the timeout.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, mode)
     try:
         if timeout == math.inf:
             fcntl.flock(descriptor, kind)

@@ -80,8 +80,11 @@ def build_environment(environment: Path, lock: Path, with_pip: bool, install: Ca
             return
         shutil.rmtree(environment, ignore_errors=True)
         try:
-            _create_virtualenv(environment, with_pip)
-            install(environment / "bin" / "python")
+            _create_virtualenv(environment)
+            python = environment / "bin" / "python"
+            if with_pip:
+                subprocess.run([str(python), "-m", "ensurepip"], stdin=subprocess.DEVNULL, check=True)
+            install(python)
             marker.touch(mode=0o600)
         except BaseException:
             shutil.rmtree(environment, ignore_errors=True)
@@ -96,11 +99,11 @@ def _folder(wanted: Mapping[str, Any]) -> Path:
     return shared if files.make_private(shared) else Path(tempfile.mkdtemp(prefix="trainjob-packages-"))
 
 
-def _create_virtualenv(folder: Path, with_pip: bool) -> None:
+def _create_virtualenv(folder: Path) -> None:
     """Create a virtual environment that also sees the packages of this interpreter."""
     import venv  # Some images do not have it.
 
-    venv.create(folder, symlinks=True, with_pip=with_pip)
+    venv.create(folder, symlinks=True)
     base = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *_list_site_folders()))
     # addsitedir instead of the bare path: packages of the base interpreter may have .pth files.
     lines = [f"import site; site.addsitedir({path!r})\n" for path in base]

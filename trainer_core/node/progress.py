@@ -97,12 +97,7 @@ def reset() -> None:
 
 
 class Reporter:
-    """Prints progress lines, at most one per interval.
-
-    Args:
-        clock: Monotonic clock, in seconds.
-        interval: Seconds between two lines.
-    """
+    """Prints progress lines, at most one per interval."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, interval: float = INTERVAL) -> None:
         self._clock = clock

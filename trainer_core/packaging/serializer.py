@@ -13,10 +13,12 @@ import json
 import keyword
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from trainer_core.node import files, load_function
+from trainer_core.node import load_function
 from trainer_core.packaging import func_args, project_functions, source_extraction
 from trainer_core.packaging.project import Project
 from trainer_core.secrets import redact
@@ -89,24 +91,20 @@ def payload(code: Mapping[str, Any]) -> str:
     return json.dumps(fields, allow_nan=False)
 
 
-def shipped_files() -> dict[str, str]:
+@cache
+def shipped_files() -> Mapping[str, str]:
     """Return the files that travel with every job: text by relative path, in a fixed order."""
     files_of_node = sorted(Path(__file__).parents[1].joinpath("node").glob("*.py"))
     shipped = {f"trainer_core/node/{file.name}": file.read_text(encoding="utf-8") for file in files_of_node}
-    return {"trainer_core/__init__.py": _INIT_MODULE, _MARKER: "", **shipped}
+    return MappingProxyType({"trainer_core/__init__.py": _INIT_MODULE, _MARKER: "", **shipped})
 
 
 def ship(folder: Path) -> Path:
-    """Write the files that travel with every job into a private folder; return the path of the bootstrap program.
-
-    Idempotent, also when several processes do it at the same time.
-    """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Write the files that travel with every job into a folder of one job; return the path of the bootstrap program."""
+    for parent in sorted({Path(relative).parent for relative in shipped_files()}):
+        (folder / parent).mkdir(mode=0o700, parents=True, exist_ok=True)
     for relative, text in shipped_files().items():
-        path, data = folder / relative, text.encode("utf-8")
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not path.is_file() or path.read_bytes() != data:
-            files.write(path, data)
+        (folder / relative).write_text(text, encoding="utf-8")
     return folder / BOOTSTRAP
 
 

@@ -71,7 +71,6 @@ class Change:
     fixed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the change as JSON data."""
         return asdict(self)
 
 

@@ -45,7 +45,6 @@ class ConvertedCommand:
 
 
 def convert_command(command: Sequence[str] | None, args: Sequence[str] | None, nodes: int) -> ConvertedCommand:
-    """Convert the command of a container."""
     if not command:
         return _convert_entry_point(args, nodes)
     words = [*command, *(args or ())]

@@ -17,9 +17,8 @@ from trainer_core.node import env
 from trainer_core.packaging import func_args
 from trainer_core.request import Code, Metadata, Owner, SearchEntry, TrainerRequest, TrainJobRequest
 from trainer_core.search.definition import SearchDefinition
-from trainer_core.search.parameters import apply_objective, apply_parameters
-from trainer_core.search.sampling import scale
-from trainer_core.search.space import Distribution
+from trainer_core.search.parameters import apply_objective, apply_parameters, convert_parameter
+from trainer_core.search.space import Distribution, scale
 from trainer_core.secrets import SecretRef
 from trainer_core.trainers import CustomTrainer
 
@@ -48,14 +47,15 @@ def add_example(trainer: Any, space: Mapping[str, Distribution]) -> Any:
     The values are replaced in each trial. Other trainers are returned unchanged.
     """
     if isinstance(trainer, Mapping) and "func" in trainer:
-        return {**trainer, "func_args": _add_arguments(trainer.get("func_args"), space)}
+        return {**trainer, "func_args": _add_arguments(trainer["func"], trainer.get("func_args"), space)}
     if isinstance(trainer, CustomTrainer):
-        return replace(trainer, func_args=_add_arguments(trainer.func_args, space))
+        return replace(trainer, func_args=_add_arguments(trainer.func, trainer.func_args, space))
     return trainer
 
 
-def _add_arguments(args: Mapping[str, Any] | None, space: Mapping[str, Distribution]) -> dict[str, Any]:
+def _add_arguments(func: Any, args: Mapping[str, Any] | None, space: Mapping[str, Distribution]) -> dict[str, Any]:
     arguments = func_args.check_json(args)
+    types = func_args.declared_types(func) if callable(func) else {}
     for name, distribution in space.items():
         *parents, last = name.split(".")
         target = arguments
@@ -64,7 +64,7 @@ def _add_arguments(args: Mapping[str, Any] | None, space: Mapping[str, Distribut
             if not isinstance(inner, dict):
                 raise ValueError(f"search_space: {name} is an entry of {parent}, which is no dict in func_args")
             target = inner
-        target[last] = scale(distribution, 0.0)
+        target[last] = convert_parameter(scale(distribution, 0.0), types.get(name))
     return arguments
 
 
@@ -116,6 +116,7 @@ def build_record(template: TrainJobRequest, owner: Owner, entry: SearchEntry, su
         metadata=Metadata(labels=labels),
         runai=template.runai,
         suspend=suspend,
+        delete_after_seconds=template.delete_after_seconds,
         search=entry,
     )
 

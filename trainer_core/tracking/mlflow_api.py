@@ -87,7 +87,6 @@ class MlflowRun(BaseModel):
 
     @property
     def id(self) -> str:
-        """The run's id."""
         return self.info.run_id
 
     @property
@@ -184,7 +183,6 @@ class MlflowApi:
                 return runs
 
     def list_experiment_ids(self) -> list[str]:
-        """Return the ids of all active experiments."""
         ids: list[str] = []
         token = None
         while True:
@@ -196,7 +194,6 @@ class MlflowApi:
                 return ids
 
     def create_run(self, experiment_id: str, name: str, tags: Mapping[str, str], start_time: int) -> str:
-        """Create a run and return its id."""
         created = self.post(
             "runs/create",
             experiment_id=experiment_id,

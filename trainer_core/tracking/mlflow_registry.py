@@ -117,7 +117,6 @@ class MlflowRegistry(ModelRegistry):
         self._api = MlflowApi(server, _TIMEOUT)
 
     def close(self) -> None:
-        """See `ModelRegistry.close`."""
         self._api.close()
 
     def _promote(self, candidate: Candidate, model: str, comparison: Comparison, alias: str) -> Promotion:
@@ -132,13 +131,11 @@ class MlflowRegistry(ModelRegistry):
         return Promotion(verdict["promoted"], str(own.number), uri, candidate.value, verdict["before"])
 
     def list_models(self) -> list[str]:
-        """See `ModelRegistry.list_models`."""
         return sorted(
             each.name for each in self._list("registered-models/search", "registered_models", _RegisteredModel)
         )
 
     def list_versions(self, model: str) -> list[ModelVersion]:
-        """See `ModelRegistry.list_versions`."""
         try:
             aliases, _ = self._get_model(model)
         except TrackingError as error:
@@ -157,7 +154,6 @@ class MlflowRegistry(ModelRegistry):
         ]
 
     def rollback(self, model: str, version: str, alias: str = CHAMPION) -> None:
-        """See `ModelRegistry.rollback`."""
         versions = self._list_versions(model)
         target = next((each for each in versions if str(each.number) == version), None)
         if target is None:
@@ -168,11 +164,9 @@ class MlflowRegistry(ModelRegistry):
         self._api.post("model-versions/delete-tag", "DELETE", name=model, version=version, key=_DEMOTED + alias)
 
     def has_origin_of(self, uri: str) -> bool:
-        """See `ModelRegistry.has_origin_of`."""
         return self._api.server.has_origin_of(uri)
 
     def repair(self, model: str, alias: str = CHAMPION) -> None:
-        """See `ModelRegistry.repair`."""
         for key in self._get_model(model)[1]:
             if key.startswith(_MOVING):
                 self._api.post("registered-models/delete-tag", "DELETE", name=model, key=key)
@@ -226,7 +220,6 @@ class MlflowRegistry(ModelRegistry):
                 raise
 
     def _create_version(self, model: str, source: str, run_id: str | None, tags: Mapping[str, str]) -> list[_Version]:
-        """Create a version, and return all versions."""
         entries = [{"key": key, "value": value} for key, value in tags.items()]
         # Two promoters can compute the same next number; the database refuses one of them.
         for attempt in range(_TRIES):

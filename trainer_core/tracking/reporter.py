@@ -120,7 +120,6 @@ class RunReporter:
 
     @property
     def job(self) -> str:
-        """Name of the job."""
         return self._ref.name
 
     @property
@@ -526,7 +525,6 @@ class RunSender:
 
 @cache
 def get_run_sender() -> RunSender:
-    """Return the sender of this process."""
     return RunSender()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
@@ -71,7 +71,7 @@ class ContainerBackend(Backend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "Tracking", "ActiveDeadlineSeconds", "Suspend", "DeleteAfter"),
-            *("TrainerCommand", "TrainerArgs", "RuntimePatch", "Checkpoints"),
+            *("TrainerCommand", "TrainerArgs", "RuntimePatch", "Checkpoints", "MoreMemory"),
         }
     )
 
@@ -294,6 +294,18 @@ class ContainerBackend(Backend):
             except (TrainerError, ValueError, KeyError) as error:
                 _log.warning("TrainJob %r is not listed: %s", job.name, error)
         return sorted(jobs, key=lambda job: job.creation_timestamp, reverse=True)
+
+    def list_search_jobs(
+        self, key: str, known: Collection[str]
+    ) -> dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None]:
+        found: dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None] = {}
+        for name, job in self._store.list_search_jobs(key, known).items():
+            found[name] = None
+            if job is not None:
+                self._ensure_supervised(job)
+                observation = observations.observe_job(job, self._read_progress(job))
+                found[name] = job.ref, observations.parse_request(job), observation
+        return found
 
     def list_runtimes(self) -> list[Runtime]:
         return self._runtimes.list()

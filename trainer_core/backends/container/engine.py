@@ -115,9 +115,12 @@ class Engine:
         return datetime.now(timezone.utc) + self._clock_offset
 
     def list_volumes(self, *labels: str) -> list[dict[str, Any]]:
-        """Return the volumes that have all these labels (``key=value``)."""
+        """Return the volumes that have all these labels (``key=value``). The first one should be the rarest."""
         with self._translate_errors():
-            return list(self._api.volumes(filters={"label": list(labels)}).get("Volumes") or ())
+            # Podman returns the volumes that have any of several labels.
+            volumes = self._api.volumes(filters={"label": [labels[0]]}).get("Volumes") or ()
+        wanted = [label.partition("=") for label in labels]
+        return [each for each in volumes if all((each["Labels"] or {}).get(key) == value for key, _, value in wanted)]
 
     def inspect_volume(self, name: str) -> dict[str, Any]:
         with self._translate_errors():
@@ -125,16 +128,20 @@ class Engine:
 
     def get_or_create_volume(self, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
         """Return the volume with this name. It is created with these labels if it does not exist."""
+        from docker.errors import APIError
+
         with self._translate_errors():
             try:
                 return dict(self._api.create_volume(name, labels=dict(labels)))
-            except self._api_error:
+            except APIError:
                 # Podman returns an error if two clients create the volume at the same moment.
                 return dict(self._api.inspect_volume(name))
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume. If it does not exist, this succeeds."""
         with self._translate_errors(), _ignore_not_found():
+            # Podman removes another volume whose name begins with this one if no volume has this name.
+            self._api.inspect_volume(name)
             self._api.remove_volume(name)
 
     def list_networks(self, *labels: str) -> list[dict[str, Any]]:
@@ -254,14 +261,22 @@ class Engine:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        with _translate_errors(self.address):
+        """Convert the errors of the docker library, and of the libraries below it."""
+        import requests
+        import urllib3
+        from docker.errors import APIError, DockerException
+
+        try:
             yield
-
-    @property
-    def _api_error(self) -> Any:
-        from docker.errors import APIError
-
-        return APIError
+        except APIError as error:
+            kinds = {_NOT_FOUND: EngineNotFoundError, _CONFLICT: EngineConflictError}
+            kind = kinds.get(error.status_code or 0, EngineRequestError)
+            raise kind(_to_one_line(error.explanation or str(error)), self.address) from error
+        except (requests.RequestException, urllib3.exceptions.HTTPError, DockerException, OSError) as error:
+            raise BackendUnavailableError(
+                f"container engine at {mask_credentials(self.address)} does not answer "
+                f"({mask_credentials(_to_one_line(error))}); check that it is running"
+            ) from error
 
 
 def _split_frames(blocks: Iterator[bytes]) -> Iterator[Frame]:
@@ -286,26 +301,6 @@ def _ignore_not_found() -> Iterator[None]:
         yield
     except NotFound:
         return
-
-
-@contextmanager
-def _translate_errors(address: str) -> Iterator[None]:
-    """Convert the errors of the docker library, and of the libraries below it."""
-    import requests
-    import urllib3
-    from docker.errors import APIError, DockerException
-
-    try:
-        yield
-    except APIError as error:
-        kinds = {_NOT_FOUND: EngineNotFoundError, _CONFLICT: EngineConflictError}
-        kind = kinds.get(error.status_code or 0, EngineRequestError)
-        raise kind(_to_one_line(error.explanation or str(error)), address) from error
-    except (requests.RequestException, urllib3.exceptions.HTTPError, DockerException, OSError) as error:
-        raise BackendUnavailableError(
-            f"container engine at {mask_credentials(address)} does not answer "
-            f"({mask_credentials(_to_one_line(error))}); check that it is running"
-        ) from error
 
 
 def _to_one_line(text: object) -> str:

@@ -14,6 +14,8 @@ UID_LABEL = _PREFIX + "uid"
 NAME_LABEL = _PREFIX + "name"
 #: The owner of a job, as `naming.hash_owner_key` returns it.
 OWNER_LABEL = _PREFIX + "owner"
+#: The search of a job, hashed in the same way.
+SEARCH_LABEL = _PREFIX + "search"
 #: The kind of a volume: `JOB_KIND`, `DATA_KIND`, or the kind of a journal entry.
 KIND_LABEL = _PREFIX + "kind"
 JOB_KIND = "job"

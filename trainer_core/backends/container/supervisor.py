@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from trainer_core.backends.container.paths import lock_path
 from trainer_core.node import locks
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ _LOCK_TIMEOUT_SECONDS = 2.0
 
 def launch_supervisor(ref: TrainJobRef, config: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
     """Start a supervisor. If one is already running on this machine, the new one exits."""
-    from trainer_core.backends.container.paths import lock_path
     from trainer_core.backends.supervisor import start_supervisor
     from trainer_core.errors import BackendUnavailableError
 
@@ -51,8 +51,6 @@ def launch_supervisor(ref: TrainJobRef, config: Mapping[str, Any], secrets: Mapp
 
 def is_supervised(uid: str) -> bool:
     """Return whether a supervisor of a job is running on this machine."""
-    from trainer_core.backends.container.paths import lock_path
-
     return locks.is_locked(lock_path(uid))
 
 
@@ -74,7 +72,6 @@ def _detach() -> None:
 
 def _run_locked(arguments: dict[str, Any]) -> None:
     # Imported late: the submitter does not wait for it.
-    from trainer_core.backends.container.paths import lock_path
     from trainer_core.jobs import TrainJobRef
 
     ref = TrainJobRef.from_dict(arguments["ref"])
@@ -82,13 +79,11 @@ def _run_locked(arguments: dict[str, Any]) -> None:
     log = logging.FileHandler(lock.with_suffix(".log"), delay=True)
     logging.basicConfig(handlers=[log], format="%(asctime)s %(message)s", level=logging.WARNING)
     try:
-        descriptor = locks.acquire(lock, _LOCK_TIMEOUT_SECONDS)
+        with locks.locked(lock, _LOCK_TIMEOUT_SECONDS):
+            _run_to_end(arguments, ref)
+            lock.unlink(missing_ok=True)
     except BlockingIOError:
         return  # Another supervisor of the job runs on this machine.
-    try:
-        _run_to_end(arguments, ref)
-        lock.unlink(missing_ok=True)
-        locks.release(descriptor)
     except Exception:
         # Boundary of the process: the error would be lost otherwise.
         logging.getLogger(__name__).exception("supervisor of TrainJob %s failed", ref.name)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -44,13 +43,6 @@ class HostIdentity:
 
     def __str__(self) -> str:
         return f"host {self.hostname!r} (boot {self.boot_id[:8] or 'unknown'}, {self.pid_namespace or 'no namespace'})"
-
-    def to_dict(self) -> dict[str, str]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, str]) -> HostIdentity:
-        return cls(**data)
 
 
 def get_host_identity() -> HostIdentity:

@@ -92,7 +92,7 @@ class JobRecord:
         if not isinstance(data, dict):
             raise ValueError(f"not a job record: {type(data).__name__}")
         try:
-            identity = HostIdentity.from_dict(data["host"]) if data.get("host") else None
+            identity = HostIdentity(**data["host"]) if data.get("host") else None
             return cls(**{**data, "steps": [StepRecord(**step) for step in data["steps"]], "host": identity})
         except (TypeError, KeyError) as error:
             raise ValueError(f"not a job record: {error}") from error

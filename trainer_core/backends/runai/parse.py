@@ -57,7 +57,6 @@ def parse_job(raw: RawObject, phases: Phases) -> JobState:
 
 
 def parse_pod(raw: RawObject) -> PodState:
-    """Parse a raw pod of a workload."""
     labels = raw["metadata"].get("labels") or {}
     return pod_state.parse_pod(raw, job=labels.get(JOB_LABEL), step=_get_step(raw["metadata"]["name"], labels))
 

@@ -21,7 +21,6 @@ _KINDS = frozenset({resources.CLUSTER_TRAINING_RUNTIMES.kind, resources.TRAINING
 
 
 def get_raw_runtime(folder: Path | None, name: str, kind: str | None = None) -> dict[str, Any]:
-    """Return one runtime."""
     raws = list_raw_runtimes(folder)
     for raw in raws:
         if runtimes.get_name(raw) == name and kind in (None, raw["kind"]):

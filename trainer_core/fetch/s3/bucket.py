@@ -32,7 +32,6 @@ _RETRIES = 8
 
 
 def create_source(settings: FetchSettings) -> S3Source:
-    """Return the source of an ``s3://`` URI."""
     return S3Source(settings)
 
 

@@ -46,7 +46,6 @@ class ObjectDownloader:
         self._has_opaque_etags = False
 
     def download(self, key: str, file: SourceFile) -> None:
-        """Download an object by one request."""
         path = self._folder / file.path
         previous = None
         for _ in range(_TRIES):

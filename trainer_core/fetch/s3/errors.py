@@ -57,7 +57,6 @@ _EXPIRY_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpi
 
 
 def convert_error(error: Exception, name: str, signer: Signer = "given") -> FetchError:
-    """Return the `FetchError` for an error of obstore or botocore."""
     text = str(error)
     code, status, detail = (_find_first(pattern, text) for pattern in (_CODE, _STATUS, _DETAIL))
     answer = " ".join(filter(None, (status, code)))

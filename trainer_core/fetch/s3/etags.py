@@ -50,7 +50,6 @@ class Checksum:
         self._md5 = _md5()
 
     def update(self, data: memoryview) -> None:
-        """Add bytes."""
         while self._part_size and len(data) >= self._remaining:
             self._md5.update(data[: self._remaining])
             data = data[self._remaining :]

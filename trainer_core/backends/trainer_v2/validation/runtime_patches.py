@@ -19,7 +19,6 @@ _NO_ENV = tuple(runtimes.CONTAINER_BY_ANCESTOR.values())
 
 
 def check_patches(patches: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]) -> None:
-    """Check patches against the runtime."""
     for patch in patches:
         manager = patch.get("manager")
         if not isinstance(manager, str) or not _MANAGER.fullmatch(manager):
@@ -39,7 +38,6 @@ def check_patches(patches: Sequence[Mapping[str, Any]], runtime: Mapping[str, An
 
 
 def list_volume_mounts(patches: Sequence[Mapping[str, Any]], job: str, container: str) -> list[dict[str, Any]]:
-    """Return the volume mounts that patches add to a container."""
     return [
         mount
         for _, name, pod in _walk_pods(patches)
