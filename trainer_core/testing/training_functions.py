@@ -228,8 +228,8 @@ def wait_for_resource_report(seconds: float = 120.0) -> None:
         pass
 
 
-def report_loss(steps: int, wait_at: int = 0) -> int:
-    """Report 1/step as ``val_loss`` at each step, with a checkpoint where one is due; wait for one before a step."""
+def report_loss(steps: int, wait_at: int = 0, rate: float = 1.0) -> int:
+    """Report rate/step as ``val_loss`` at each step, with checkpoints; wait for SIGTERM before one if rate ≥ 1."""
     import os
     import time
 
@@ -238,9 +238,9 @@ def report_loss(steps: int, wait_at: int = 0) -> int:
     store = checkpoints() if os.environ.get("TRAINJOB_CHECKPOINT_PATH") else None
     last = store.latest() if store else None
     for step in range((last.step if last else 0) + 1, steps + 1):
-        while step == wait_at and not (store and store.stopping):
+        while step == wait_at and rate >= 1 and not (store and store.stopping):
             time.sleep(0.02)
-        progress(step=step, total=steps, metrics={"val_loss": 1 / step})
+        progress(step=step, total=steps, metrics={"val_loss": rate / step})
         if store and store.due(step):
             with store.save(step) as folder:
                 (folder / "step.txt").write_text(str(step))
