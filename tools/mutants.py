@@ -50,13 +50,12 @@ MODULES = {
     "trainer_core/lifecycle/search.py": "unit/test_search_decisions.py search/test_driver.py",
     "trainer_core/lifecycle/early_stop.py": "unit/test_early_stop.py",
     "trainer_core/search/driver.py": "search/test_driver.py",
-    "trainer_core/logs.py": "unit/test_logs.py",
+    "trainer_core/logs.py": "unit/test_logs.py unit/test_progress.py",
     "trainer_core/backends/polling_follower.py": "unit/test_polling_follower.py",
-    "trainer_core/backends/local/observations.py": "local/test_damaged_files.py local/test_suspend_resume.py "
-    "local/test_supervisor.py local/test_other_hosts.py",
+    "trainer_core/backends/local/observations.py": "local/test_job_observation.py local/test_damaged_files.py "
+    "local/test_other_hosts.py",
     "trainer_core/backends/local/job_store.py": "local/test_job_store.py local/test_damaged_files.py "
-    "local/test_job_queue.py local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py "
-    "local/test_suspend_resume.py",
+    "local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py local/test_full_disk.py",
     "trainer_core/backends/local/runner.py": "local/test_local_logs.py local/test_supervisor.py "
     "local/test_suspend_resume.py local/test_local_fetching.py local/test_local_checkpoints.py",
     "trainer_core/backends/container/outcome.py": "containers/test_container_observation.py "
@@ -85,7 +84,7 @@ MODULES = {
     "trainer_core/packaging/project.py": "unit/test_project_files.py unit/test_project_functions.py "
     "unit/test_project_imports.py",
     "trainer_core/tracking/model_registry.py": "tracking/test_model_registry.py",
-    "trainer_core/tracking/run.py": "tracking/test_run_writer.py tracking/test_binding.py "
+    "trainer_core/tracking/run.py": "tracking/test_run_writer.py tracking/test_late_runs.py tracking/test_binding.py "
     "tracking/test_abandoned_runs.py tracking/test_tracked_runs.py",
     "kfp_components/step/outputs.py": "kfp/test_kfp_outputs.py kfp/test_kfp_executor.py kfp/test_kfp_wait.py",
     "kfp_components/step/wait.py": "kfp/test_kfp_wait.py kfp/test_kfp_follow.py",
@@ -133,9 +132,9 @@ def list_mutants(module: str, source: bytes) -> list[Mutant]:
     return mutants
 
 
-def choose_mutants(module: str, seed: str, number: int) -> list[Mutant]:
+def choose_mutants(module: str, source: bytes, seed: str, number: int) -> list[Mutant]:
     """Return some mutants of a module, at most one of a line, and none that is known to be equivalent."""
-    mutants = list_mutants(module, (ROOT / module).read_bytes())
+    mutants = list_mutants(module, source)
     equivalent = {line.partition("  # ")[0] for line in EQUIVALENT.read_text(encoding="utf-8").splitlines()}
     by_line: dict[int, Mutant] = {}
     for mutant in sorted(mutants, key=lambda mutant: hashlib.sha256(f"{seed} {mutant.key}".encode()).digest()):
@@ -228,12 +227,16 @@ def copy_checkout(folder: Path) -> None:
             shutil.copy2(ROOT / name, folder / name)
 
 
-def play(module: str, mutants: list[Mutant]) -> tuple[float, list[tuple[Mutant, str, float]]]:
+def play(module: str, seed: str, number: int) -> tuple[float, list[tuple[Mutant, str, float]]]:
     """Run a module's tests without a change, then with each mutant; return verdicts, with seconds of processor time."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         folder, log = Path(name, "checkout"), Path(name, "log")
         copy_checkout(folder)
         os.chdir(folder)
+        source = Path(module).read_bytes()
+        mutants = choose_mutants(module, source, seed, number)
+        with contextlib.suppress(FileNotFoundError):  # The tests of tracking need an MLflow server.
+            Path(".venv-mlflow").symlink_to((ROOT / ".venv-mlflow").resolve(strict=True))
         tests = [f"tests/{test}" for test in MODULES[module].split()]
         since = time.monotonic()
         verdict, seconds = _run_tests(partial(_record, tests, module, Path(name, "recorded")), log, 600)
@@ -242,7 +245,6 @@ def play(module: str, mutants: list[Mutant]) -> tuple[float, list[tuple[Mutant, 
             return seconds, [(mutants[0], f"fails unchanged: {log.read_text()[-300:]}", 0)]
         recorded = json.loads(Path(name, "recorded").read_text(encoding="utf-8"))
         _import_libraries(recorded["libraries"])
-        source = Path(module).read_bytes()
         for compiled in Path(module).parent.glob(f"__pycache__/{Path(module).stem}.*"):
             compiled.unlink()
         results = []
@@ -365,7 +367,7 @@ def main() -> int:
     print(f"{'module':48}{'mutants':>8}{'noticed':>8}{'tests, s':>9}{'all, s':>8}", flush=True)
     since, counts, lines = time.monotonic(), Counter[str](), []
     with ProcessPoolExecutor(arguments.processes) as pool:
-        played = pool.map(play, chosen, [choose_mutants(name, arguments.seed, arguments.each) for name in chosen])
+        played = pool.map(partial(play, seed=arguments.seed, number=arguments.each), chosen)
         for name, (seconds, results) in zip(chosen, played, strict=True):
             verdicts = Counter(verdict for _, verdict, _ in results)
             counts += verdicts

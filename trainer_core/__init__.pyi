@@ -89,6 +89,7 @@ from .options import (
     JobTemplatePatch as JobTemplatePatch,
     Labels as Labels,
     ManagedBy as ManagedBy,
+    MoreMemory as MoreMemory,
     Name as Name,
     OnBackend as OnBackend,
     PodSpecPatch as PodSpecPatch,

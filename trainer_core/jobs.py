@@ -11,7 +11,7 @@ from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from trainer_core import validation
+from trainer_core import resources, validation
 from trainer_core.errors import TrainerError
 from trainer_core.resource_use import ResourceUse
 from trainer_core.runtimes import Runtime
@@ -33,6 +33,7 @@ __all__ = [
     "SEARCH_RECORD_LABEL",
     "STATUSES",
     "SUSPENDED",
+    "AttemptMemory",
     "Category",
     "Diagnosis",
     "Event",
@@ -57,7 +58,7 @@ __all__ = [
 _VERSION = 1
 _REF_FIELDS = ("backend", "namespace", "name", "uid")
 #: Fields that JSON data has only if they have a value: programs of earlier releases refuse unknown fields.
-_LEFT_OUT = frozenset({"objective", "paused_at"})
+_LEFT_OUT = frozenset({"objective", "paused_at", "memory"})
 #: Characters of a value that a message quotes.
 _QUOTED = 120
 
@@ -484,6 +485,40 @@ class Diagnosis:
         return f"{self.category.value}{where}: {self.reason}"
 
 
+@dataclass(frozen=True)
+class AttemptMemory:
+    """The memory of an attempt with the option `MoreMemory`, as Kubernetes quantities.
+
+    Attributes:
+        amount: What each node of this attempt asks for.
+        asked: What the request asks for.
+        next: What the next attempt asks for if this one runs out of memory. None if this one has the limit.
+    """
+
+    amount: str
+    asked: str
+    next: str | None = None
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        for quantity in (self.amount, self.asked, self.next or self.amount):
+            resources.parse_memory(quantity)
+
+    @classmethod
+    def parse(cls, data: object) -> AttemptMemory | None:
+        """Return the memory that is recorded with a TrainJob; None if it is damaged. Anyone may edit an annotation."""
+        try:
+            memory: AttemptMemory = _validate(cls, data)
+        except ValueError:
+            return None
+        return memory
+
+    def __str__(self) -> str:
+        """Return the amount as text, such as ``12Gi (asked 8Gi)``."""
+        return self.amount if self.amount == self.asked else f"{self.amount} (asked {self.asked})"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome(_Record):
     """What a TrainJob that has ended left. XCom and KFP outputs carry it as JSON.
@@ -508,6 +543,7 @@ class Outcome(_Record):
             are switched off or not available.
         objective: What it reported of the objective of its search. None outside of a search.
         paused_at: Step of the rung at which a trial has paused, with a checkpoint. None if it did not.
+        memory: What this attempt asked for. None without the option `MoreMemory`.
     """
 
     ref: dict[str, Any]
@@ -525,6 +561,7 @@ class Outcome(_Record):
     resource_use: ResourceUse | None = None
     objective: ObjectiveReport | None = None
     paused_at: int | None = None
+    memory: AttemptMemory | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -637,6 +674,7 @@ def build_complete_outcome(
     last_progress: Progress | None = None,
     fetched: Mapping[str, str] | None = None,
     resource_use: ResourceUse | None = None,
+    memory: AttemptMemory | None = None,
 ) -> Outcome:
     """Build the outcome of a complete TrainJob from the record of rank 0, which is empty if it only initializes."""
     uris = dict(fetched or {})
@@ -654,6 +692,7 @@ def build_complete_outcome(
         result_truncated=bool(termination.get("truncated")),
         result_note=termination.get("note"),
         resource_use=resource_use,
+        memory=memory,
         **extract_training_state([termination], last_progress),
     )
 

@@ -44,6 +44,7 @@ __all__ = [
     "InitializerRequest",
     "InitializerSource",
     "Metadata",
+    "MoreMemory",
     "Owner",
     "Project",
     "RuntimeRef",
@@ -406,6 +407,18 @@ class Checkpoints(_Part):
         return self
 
 
+class MoreMemory(_Part):
+    """Settings of a `MoreMemory` option.
+
+    Attributes:
+        limit: Most memory of a node that an attempt asks for, as a Kubernetes quantity.
+        factor: How many times the memory of an attempt that ran out of it the next one asks for.
+    """
+
+    limit: Annotated[str, BeforeValidator(resources.parse_memory)]
+    factor: float = Field(default=1.5, gt=1, le=16)
+
+
 class TrackingRequest(_Part):
     """Where the run of a TrainJob is tracked. Not part of the fingerprint: it does not change the training.
 
@@ -510,6 +523,9 @@ class TrainJobRequest(_Part):
         delete_after_seconds: Seconds after its end when it may be deleted. None to keep it.
         workspace: Volume claim for what a TrainJob that only initializes fetches.
         checkpoints: Settings of a `Checkpoints` option.
+        more_memory: Settings of a `MoreMemory` option.
+        attempt_memory: Memory of a node in this attempt, where it is more than the request has. Not part of the
+            fingerprint. Set when the TrainJob is created.
         distributed: Settings of a `DistributedConfig`.
         pytorch_job: Settings of a `PyTorchJobSpec`.
         runai: Settings of a `RunaiSpec` and a `RunaiMasterSpec`.
@@ -534,6 +550,8 @@ class TrainJobRequest(_Part):
     delete_after_seconds: PositiveInt | None = None
     workspace: Workspace | None = None
     checkpoints: Checkpoints | None = None
+    more_memory: MoreMemory | None = None
+    attempt_memory: Annotated[str, BeforeValidator(resources.parse_memory)] | None = None
     distributed: Distributed | None = None
     pytorch_job: PyTorchJob | None = None
     runai: RunaiFields | None = None
@@ -592,7 +610,7 @@ class TrainJobRequest(_Part):
         return json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     def fingerprint(self) -> str:
-        """Return a hash of the work: of all fields except name, owner, tracking, search, nonce and scope."""
+        """Return a hash of the work, which are all fields except those that `_work` leaves out."""
         return hashlib.sha256(_canonical(self._work())).hexdigest()
 
     def list_differences(self, other: TrainJobRequest) -> list[str]:
@@ -708,7 +726,7 @@ class TrainJobRequest(_Part):
         return self.name
 
     def _work(self) -> dict[str, Any]:
-        ignored = ("name", "owner", "tracking", "search")
+        ignored = ("name", "owner", "tracking", "search", "attempt_memory")
         work = {key: value for key, value in self.to_dict().items() if key not in ignored}
         if "trainer" in work:
             _remove_places_of_code(work["trainer"])

@@ -24,6 +24,7 @@ __all__ = [
     "detect_device",
     "get_tpu_num_nodes",
     "normalize_resources",
+    "parse_memory",
     "parse_quantity",
     "quantity_text",
     "resource_name",
@@ -74,6 +75,18 @@ def parse_quantity(quantity: str | int | float) -> Fraction:
     if value > _MAX_VALUE or 0 < value < _SUFFIXES["n"]:
         raise ValueError(f"quantity {redact(quantity)} is out of range; Kubernetes accepts 1n to 2^63 - 1")
     return value
+
+
+def parse_memory(quantity: object) -> str:
+    """Return an amount of memory as text; an amount of whole bytes greater than 0.
+
+    Raises:
+        ValueError: Not such an amount.
+    """
+    text = normalize_resources({"memory": quantity})["memory"]  # type: ignore[dict-item]  # refuses other types
+    if parse_quantity(text) < 1:
+        raise ValueError(f"memory must be greater than 0, got {redact(quantity)}")
+    return text
 
 
 def quantity_text(quantity: str | int | float) -> str:

@@ -18,7 +18,7 @@ from trainer_core import (
 )
 from trainer_core.backends import backend_class
 from trainer_core.errors import InvalidRequestError
-from trainer_core.request import Owner, SearchEntry, TrainJobRequest
+from trainer_core.request import MoreMemory, Owner, SearchEntry, TrainJobRequest
 from trainer_core.request_builder import build_request
 from trainer_core.search import template as templates
 from trainer_core.search.definition import SearchDefinition
@@ -93,6 +93,11 @@ def test_a_parameter_that_the_trainer_does_not_have_is_refused() -> None:
     unknown = build(CustomTrainerContainer("image"), TrainerArgs(["${trialParameters.rate}"]))
     with pytest.raises(InvalidRequestError, match=r"trialParameters\.rate} is no parameter of the search"):
         check_trial(unknown, DEFINITION)
+
+
+def test_more_memory_for_the_retries_of_a_trial_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match=r"^MoreMemory: a retry of a trial asks for the memory of the"):
+        check_trial(FUNCTION.model_copy(update={"more_memory": MoreMemory(limit="32Gi")}), DEFINITION)
 
 
 @pytest.mark.parametrize("template", [FUNCTION, IMAGE], ids=["function", "image"])

@@ -113,6 +113,14 @@ def test_a_retried_trial_counts_as_complete_with_the_time_of_all_its_runs() -> N
     assert (trial.status, trial.runs, trial.settled.seconds, trial.settled.gpu_hours) == ("Complete", 2, 12.0, 1.5)
 
 
+def test_the_line_of_a_trial_has_the_first_report_of_all_its_runs_at_each_rung() -> None:
+    first = lost(report(running(0), 0.3))
+    again = report(running(1, trial=0), 0.5, 0.2)
+    trial = choose(define(trials=1), first, ended(again, value=0.2)).table.trials[0]
+    assert trial.settled is not None
+    assert [(each.rung, each.value) for each in trial.settled.rungs] == [(0, 0.3), (1, 0.2)]
+
+
 def test_a_deleted_trial_is_lost_and_not_started_again() -> None:
     gone = replace(running(0), status="Deleted", has_processes=False)
     decision = choose(define(), gone, running(1))
@@ -124,6 +132,7 @@ def test_a_deleted_trial_is_lost_and_not_started_again() -> None:
 def test_a_trial_that_no_entry_and_no_line_has_was_deleted() -> None:
     decision = choose(define(), running(1))
     assert (list_started(decision), decision.table.trials[0].status) == ([2], "Lost")
+    assert (decision.table.settled[0].category, decision.table.settled[0].reason) == ("Deleted", "it was deleted")
 
 
 def test_the_line_of_a_deleted_trial_keeps_its_value() -> None:

@@ -30,7 +30,7 @@ from trainer_core.jobs import (
     TrainJob,
     TrainJobRef,
 )
-from trainer_core.lifecycle import adoption
+from trainer_core.lifecycle import adoption, attempt_memory
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
 from trainer_core.request import TrainJobRequest
@@ -159,12 +159,24 @@ class Backend(ABC):
                 with suppress(JobNotFoundError):
                     self._wait_for_processes([self.get_ref(name)], self.max_left_seconds + grace)
             named = request.with_name(decision.name).with_checkpoints_nonce(secrets.token_hex(5))
-            named = code_location.store(named)
+            named = code_location.store(self._set_memory(named, decision))
             return self.create(prepare(named, decision.attempt) if prepare else named, decision.attempt)
         self._warn_if_different(request, decision)
         ref = self.get_ref(decision.name)
         self.create_missing_parts(ref, request)
         return ref
+
+    def _set_memory(self, request: TrainJobRequest, decision: Decision) -> TrainJobRequest:
+        """Return the request with the memory of its attempt, by the outcome of the one before."""
+        if request.more_memory is None:
+            return request
+        if request.owner is not None:
+            ended = self.observe(self.get_ref(decision.retried)).outcome if decision.retried else None
+            request = attempt_memory.build_next_request(request, ended)
+        if request.attempt_memory is not None:
+            memory = attempt_memory.get_attempt_memory(request)
+            _log.info("TrainJob %r asks for %s of memory: an earlier attempt ran out of it", request.name, memory)
+        return request
 
     def _wait_for_processes(self, refs: Sequence[TrainJobRef], limit: float) -> None:
         """Wait until no process of earlier attempts is left: they hold GPUs, and may be saving a checkpoint."""

@@ -118,6 +118,7 @@ class DebugBackend(Backend):
             "RuntimePatch": request.patches,
             "active_deadline_seconds": request.active_deadline_seconds,
             "suspend": request.suspend,
+            "more_memory": request.more_memory,
         }
         unsupported = [name for name, value in options.items() if value]
         if unsupported:

@@ -88,6 +88,14 @@ Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the Tra
 Timeout = Annotated[
     float | None, typer.Option(min=0, help="With --wait: maximum time to wait, in seconds; default: no limit.")
 ]
+Attempts = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="With --wait: after a failure against which a retry can help, start the next attempt, up to this many in "
+        "total; it continues from the last checkpoint. Default: 1.",
+    ),
+]
 
 
 def submit(
@@ -111,10 +119,11 @@ def submit(
     name: JobName = None,
     wait: Wait = False,
     timeout: Timeout = None,
+    attempts: Attempts = 1,
     output: OutputOption = OutputFormat.TABLE,
 ) -> int:
     """Submit a training function, a container image or a definition from a file; print the name of the TrainJob."""
-    return _submit_and_print(context.obj.client, _build_request(context), wait, timeout, output)
+    return _submit_and_print(context.obj.client, _build_request(context), wait, timeout, output, attempts)
 
 
 def initialize(
@@ -165,10 +174,12 @@ def render(
         print_yaml(rendered)
 
 
-def print_job(client: TrainerClient, ref: TrainJobRef, wait: bool, timeout: float | None, output: OutputFormat) -> int:
+def print_job(
+    client: TrainerClient, ref: TrainJobRef, wait: bool, timeout: float | None, output: OutputFormat, attempts: int = 1
+) -> int:
     """Print the name or ref of a TrainJob that was created, or wait for it; return the exit code."""
     if wait:
-        return wait_and_print(client, ref, timeout, output)
+        return wait_and_print(client, ref, timeout, output, attempts)
     if output is OutputFormat.JSON:
         print_json(ref.to_dict())
     else:
@@ -176,8 +187,10 @@ def print_job(client: TrainerClient, ref: TrainJobRef, wait: bool, timeout: floa
     return exit_codes.OK
 
 
-def wait_and_print(client: TrainerClient, ref: TrainJobRef, timeout: float | None, output: OutputFormat) -> int:
-    """Wait for a TrainJob, print its result or failure, and return the exit code."""
+def wait_and_print(
+    client: TrainerClient, ref: TrainJobRef, timeout: float | None, output: OutputFormat, attempts: int = 1
+) -> int:
+    """Wait for a TrainJob and its next attempts, print the result or failure, and return the exit code."""
     try:
         outcome = progress.wait_with_progress(client, ref, timeout)
     except KeyboardInterrupt:
@@ -186,6 +199,10 @@ def wait_and_print(client: TrainerClient, ref: TrainJobRef, timeout: float | Non
             file=sys.stderr,
         )
         raise
+    if attempts > 1 and outcome.diagnosis is not None and outcome.diagnosis.retryable:
+        following = client.retry(ref)
+        print(f"trainjob: {failure_message(outcome)}; {following.name} is the next attempt", file=sys.stderr)
+        return wait_and_print(client, following, timeout, output, attempts - 1)
     if output is OutputFormat.JSON:
         print_json(outcome.to_dict())
     elif outcome.succeeded:
@@ -217,11 +234,22 @@ def _print_cause(diagnosis: Diagnosis | None) -> None:
 
 
 def _submit_and_print(
-    client: TrainerClient, request: TrainJobRequest, wait: bool, timeout: float | None, output: OutputFormat
+    client: TrainerClient,
+    request: TrainJobRequest,
+    wait: bool,
+    timeout: float | None,
+    output: OutputFormat,
+    attempts: int = 1,
 ) -> int:
     if timeout is not None and not wait:
         raise InvalidRequestError(
             "--timeout needs --wait; to limit the runtime of the job, set active_deadline_seconds in a definition"
+        )
+    if attempts > 1 and not wait:
+        raise InvalidRequestError("--attempts needs --wait: a failure is noticed by who waits for the TrainJob")
+    if attempts > 1 and request.literal_secrets:
+        raise InvalidRequestError(
+            "--attempts: the tokens of the definition are not stored for the next attempt; give references to secrets"
         )
     created: list[bool] = []
     ref = client.submit(request, before_create=lambda: created.append(True))
@@ -233,7 +261,7 @@ def _submit_and_print(
     run = client.get_run(ref) if client.runs.is_tracked(ref) else None
     if run is not None:
         print(f"trainjob: run {run.url}", file=sys.stderr)
-    return print_job(client, ref, wait, timeout, output)
+    return print_job(client, ref, wait, timeout, output, attempts)
 
 
 #: Parameters of `submit` and `render` that a definition has too.

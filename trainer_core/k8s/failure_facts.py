@@ -99,7 +99,10 @@ def detect_pending_failure(
     # A failed step makes its peers fail; the diagnosis finds the cause only if it gets all steps that have ended.
     first = findings[0]
     selected = [each for each in findings if (each.ended if first.ended else each.sort_key == first.sort_key)]
-    diagnosis = diagnose(_merge_facts(selected))
+    diagnosis = diagnose(replace(_merge_facts(selected), memory=job.memory if job else None))
+    if diagnosis.category is Category.OUT_OF_MEMORY and diagnosis.retryable:
+        # The next attempt asks for more memory; a restart of the container has as much as before.
+        return PendingFailure(diagnosis, FATAL)
     # After a disruption the controller replaces the pod and its peers.
     return PendingFailure(diagnosis, None if diagnosis.category in _REPLACED else selected[0].grace)
 

@@ -29,6 +29,8 @@ ATTEMPT = "trainjob-workflows/attempt"
 RESTARTS = "trainjob-workflows/restarts"
 #: Annotation: seconds within which all pods of the job must have a node.
 START_WITHIN = "trainjob-workflows/start-within"
+#: Annotation: memory of the attempt and of the next one, as JSON of `AttemptMemory`, with the option MoreMemory.
+MEMORY = "trainjob-workflows/memory"
 #: Annotation: time when the job was cancelled.
 CANCELLED = "trainjob-workflows/cancelled"
 #: Largest values of the two annotations below, in bytes, with their keys. A result has up to 4 KiB, a diagnosis twenty

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from trainer_core import checkpoint_location, naming
@@ -14,6 +15,7 @@ from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.initializers import DATASET_PATH, MODEL_PATH
 from trainer_core.k8s import labels, resources, runtimes
 from trainer_core.k8s.resources import ApiResource
+from trainer_core.lifecycle.attempt_memory import get_attempt_memory
 from trainer_core.node import env as node_env
 from trainer_core.packaging import argv_payload
 from trainer_core.request import Code, InitializerSource, TrainerRequest, TrainJobRequest
@@ -35,7 +37,7 @@ _TRAINER_CONTROLLER = "trainer.kubeflow.org/trainjob-controller"
 _RESERVED_LABELS = (labels.MANAGED_BY, labels.OWNER, labels.DELETE_AFTER)
 _RESERVED_ANNOTATIONS = (
     *(labels.REQUEST, labels.FINGERPRINT, labels.ATTEMPT, labels.RUNTIME),
-    *(labels.CANCELLED, labels.DIAGNOSIS, labels.OUTCOME, labels.RESTARTS, labels.START_WITHIN),
+    *(labels.CANCELLED, labels.DIAGNOSIS, labels.OUTCOME, labels.RESTARTS, labels.START_WITHIN, labels.MEMORY),
 )
 
 
@@ -79,6 +81,9 @@ def build_metadata(
     }
     if request.start_within is not None:
         job_annotations[labels.START_WITHIN] = f"{request.start_within:g}"
+    memory = get_attempt_memory(request)
+    if memory is not None:
+        job_annotations[labels.MEMORY] = json.dumps(asdict(memory))
     size = sum(len(key.encode()) + len(value.encode()) for key, value in job_annotations.items())
     limit = _MAX_ANNOTATIONS_BYTES - _RESULT_ANNOTATIONS_BYTES
     if size > limit:

@@ -307,6 +307,7 @@ def _build_complete_outcome(
         last_progress=progress,
         fetched=dict(job.fetched_uris),
         resource_use=summarize_resource_use(_parse_node_records(pods)),
+        memory=job.memory,
     )
 
 
@@ -319,7 +320,7 @@ def _build_failed_outcome(
 ) -> Outcome:
     # The pods of a cancelled job are deleted one by one; without their times the outcome stays the same.
     started = None if _was_cancelled(job) else _get_start_time(pods)
-    diagnosis = diagnose(_collect_facts(job, pods, events, tails))
+    diagnosis = diagnose(replace(_collect_facts(job, pods, events, tails), memory=job.memory))
     return build_failed_outcome(
         ref,
         diagnosis,
@@ -327,6 +328,7 @@ def _build_failed_outcome(
         started_at=_format_time(started),
         finished_at=_format_time(job.finished_at),
         resource_use=None if _was_cancelled(job) else summarize_resource_use(_parse_node_records(pods)),
+        memory=job.memory,
     )
 
 

@@ -75,6 +75,8 @@ class Decision:
     cancel_first: tuple[str, ...] = ()
     #: Names of the owner's earlier attempts that have ended, when the next attempt is created.
     ended_attempts: tuple[str, ...] = ()
+    #: Name of the failed attempt of the same generation that the new one follows.
+    retried: str | None = None
     #: True if the existing TrainJob was created from another request of the same owner.
     differs: bool = False
 
@@ -105,7 +107,8 @@ def decide(request: TrainJobRequest, existing: Sequence[ExistingJob]) -> Decisio
     active = tuple(job.name for job in attempts if not job.has_ended)
     ended = tuple(job.name for job in attempts if job.has_ended)
     created = _create(request, existing, attempt=latest.attempt + 1)
-    return replace(created, cancel_first=active, ended_attempts=ended)
+    retried = latest.name if latest.generation == request.owner.generation else None
+    return replace(created, cancel_first=active, ended_attempts=ended, retried=retried)
 
 
 def is_older(generation: str | None, other: str | None) -> bool:

@@ -374,7 +374,10 @@ def _build_trial(
     failures = sum(run.ending is not None and run.ending.retryable for run in runs)
     if ending.retryable and failures <= definition.trial_config.retries and not closing:
         return replace(trial, status="Retrying")
-    return _settle(number, replace(_add_up(ending.line, runs), rungs=reports), reports, len(runs))
+    line = replace(_add_up(ending.line, runs), rungs=reports)
+    if line.state == "StoppedEarly" and line.value is None:  # Its nodes left no record.
+        line = replace(line, value=_get_value(reports))
+    return _settle(number, line, reports, len(runs))
 
 
 def _settle(number: int, line: SettledTrial, reports: tuple[RungReport, ...], runs: int) -> TrialView:
@@ -388,7 +391,9 @@ def _add_up(line: SettledTrial, runs: Sequence[EntryView]) -> SettledTrial:
     earlier = [run.ending.line for run in runs[:-1] if run.ending]
     seconds = [each.seconds for each in (*earlier, line) if each.seconds is not None]
     hours = [each.gpu_hours for each in (*earlier, line) if each.gpu_hours is not None]
-    return replace(line, seconds=sum(seconds) if seconds else None, gpu_hours=sum(hours) if hours else None)
+    # As in the line, so that they are the same when the job has been deleted.
+    total = [round(sum(each), 4) if each else None for each in (seconds, hours)]
+    return replace(line, seconds=total[0], gpu_hours=total[1])
 
 
 def _merge_reports(reports: Iterable[RungReport]) -> tuple[RungReport, ...]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer_core import naming
 from trainer_core.change_event import ChangeEvent, wait_any, wait_any_async
+from trainer_core.config import ClusterConfig
 from trainer_core.errors import (
     BackendUnavailableError,
     ConflictError,
@@ -24,7 +25,16 @@ from trainer_core.errors import (
     TrainerError,
     WaitTimeoutError,
 )
-from trainer_core.jobs import FAILED, Category, Diagnosis, Observation, Outcome, TrainJobRef
+from trainer_core.jobs import (
+    FAILED,
+    Category,
+    Diagnosis,
+    ObjectiveReport,
+    Observation,
+    Outcome,
+    RungValue,
+    TrainJobRef,
+)
 from trainer_core.lifecycle import adoption, search as decisions, wait_state
 from trainer_core.lifecycle.search import EntryView, Record, SearchTable, Start, Stop
 from trainer_core.request import Owner, SearchEntry, TrainJobRequest
@@ -151,6 +161,8 @@ class SearchDriver:
             definition, template = self._read_definition()
         self.definition = definition
         self.template = client.backend.resolve_request(templates.strip_template(template))
+        if isinstance(client.config, ClusterConfig):
+            templates.check_project_size(self.template, self.definition.trial_config.num_trials)
         self._check_same_search()
         self._read_settings()
         self._run = client.runs.open_search(owner, self.template.tracking, self.definition)
@@ -629,7 +641,11 @@ class SearchDriver:
             entry = self._entries[stop.entry]
             if entry.is_stopping or entry.wait.outcome is not None:
                 continue
-            diagnosis = None if stop.why is None else Diagnosis(category=Category.STOPPED_EARLY, reason=stop.why)
+            diagnosis = None
+            if stop.why is not None:
+                rungs = tuple(RungValue(*report[1:]) for report in entry.view.reports)
+                objective = ObjectiveReport(rungs=rungs) if rungs else None
+                diagnosis = Diagnosis(category=Category.STOPPED_EARLY, reason=stop.why, objective=objective)
             self._stop_entry(entry, diagnosis)
 
     def _stop_entry(self, entry: _Entry, diagnosis: Diagnosis | None) -> None:

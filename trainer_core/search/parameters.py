@@ -26,10 +26,15 @@ _PLACEHOLDER = re.compile(r"\$\{trialParameters\.([^}]*)\}")
 
 
 def check_trial(request: TrainJobRequest, definition: SearchDefinition) -> None:
-    """Raise if the trainer of a trial has a placeholder of an unknown parameter, or cannot pause where it has to."""
+    """Raise if the trainer of a trial has a placeholder of an unknown parameter, or does what a search cannot."""
     trainer, space = request.trainer, definition.space
     if trainer is None:
         raise InvalidRequestError("a search needs a trainer, which takes the parameters; set one")
+    if request.more_memory is not None:
+        raise InvalidRequestError(
+            "MoreMemory: a retry of a trial asks for the memory of the template; remove it, and raise memory in "
+            "resources_per_node"
+        )
     if isinstance(definition.stop, Asha) and definition.stop.promote:
         if trainer.code is None:
             raise InvalidRequestError("Asha with promote pauses a training function; use CustomTrainer(func=…)")

@@ -130,6 +130,7 @@ def _limit_fields(step: Mapping[str, Any]) -> dict[str, Any]:
     gpus = step.get("gpus")
     return _without_none(
         Memory=step.get("memory"),
+        MemorySwap=step.get("memory_swap"),
         NanoCpus=step.get("nano_cpus"),
         ShmSize=step.get("shm_size"),
         CapAdd=step.get("cap_add"),

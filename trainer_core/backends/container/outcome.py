@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from trainer_core.backends.container.logs import ProgressReader, read_last_lines
 from trainer_core.backends.container.plan import COPY, FETCH, NODE, RESULT_PATH, TERMINATION_PATH
 from trainer_core.backends.container.reconcile import Fail
 from trainer_core.backends.container.timestamps import format_time
-from trainer_core.jobs import build_complete_outcome
+from trainer_core.jobs import AttemptMemory, build_complete_outcome
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
 from trainer_core.node import files
 from trainer_core.node.termination import parse_record
@@ -28,13 +28,15 @@ _TAIL_LINES = 50
 def build_failed_entry(
     job: ContainerJob, facts: Facts, now: datetime, records: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
+    memory = AttemptMemory.parse(job.plan.get("memory"))
     outcome = build_failed_outcome(
         job.ref,
-        diagnose(facts),
+        diagnose(replace(facts, memory=memory)),
         records,
         started_at=_format_optional(observations.get_start_time(job)),
         finished_at=format_time(max(now, observations.get_start_time(job) or now)),
         resource_use=summarize_resource_use(records),
+        memory=memory,
     )
     return {"outcome": outcome.to_dict(), "progress": None}
 
@@ -57,6 +59,7 @@ def build_complete_entry(job: ContainerJob, engine: Engine) -> dict[str, Any]:
         last_progress=progress,
         fetched=dict(_list_fetched_uris(job)),
         resource_use=summarize_resource_use(records.values()),
+        memory=AttemptMemory.parse(job.plan.get("memory")),
     )
     return {"outcome": outcome.to_dict(), "progress": asdict(progress) if progress else None}
 
@@ -124,8 +127,6 @@ def _store_result(
         if data is None:
             return {}
         parts = urlsplit(uri)
-        if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
-            raise ValueError("only a path or a file:// URI of the submitter's machine is supported")
         path = Path(unquote(parts.path) if parts.scheme else uri)
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write(path, data)

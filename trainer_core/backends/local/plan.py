@@ -68,6 +68,8 @@ def _check_request(request: TrainJobRequest) -> None:
     unsupported = [each for each in request.list_kubernetes_fields() if each != "start_within"]
     if unsupported:
         raise UnsupportedError(f"{', '.join(unsupported)}: needs a Kubernetes cluster; remove it")
+    if request.more_memory is not None:
+        raise UnsupportedError("more_memory: processes of the local backend have no limit of memory; remove it")
     if trainer is not None:
         check_reserved_env("trainer.env", trainer.env, RESERVED_ENV["torch"].__contains__, "torchrun")
 

@@ -35,7 +35,7 @@ class RunaiBackend(BaseKubernetesBackend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs"),
-            *("StartWithin", "Suspend", "DeleteAfter", "RunaiSpec", "RunaiMasterSpec", "Checkpoints"),
+            *("StartWithin", "Suspend", "DeleteAfter", "RunaiSpec", "RunaiMasterSpec", "Checkpoints", "MoreMemory"),
         }
     )
 

@@ -17,6 +17,7 @@ from trainer_core.backends.runai.runtime_templates import RuntimeTemplate
 from trainer_core.config import RunaiBackendConfig
 from trainer_core.errors import InvalidRequestError, TrainerError, UnsupportedError
 from trainer_core.k8s import labels as k8s_labels, manifest_common, resources as k8s_resources, runtimes
+from trainer_core.lifecycle.attempt_memory import apply_attempt_memory
 from trainer_core.node import env as node_env
 from trainer_core.packaging.argv_payload import Launcher
 from trainer_core.request import TrainerRequest, TrainJobRequest
@@ -56,7 +57,7 @@ def render_workload(
     distributed = is_distributed(request, template)
     kind = k8s_resources.DISTRIBUTED_WORKLOADS if distributed else k8s_resources.TRAINING_WORKLOADS
     try:
-        spec = _build_spec(request, template, config)
+        spec = _build_spec(apply_attempt_memory(request), template, config)
         specs = (
             _render_distributed_specs(request, template, spec)
             if distributed

@@ -35,7 +35,7 @@ class KubernetesBackend(BaseKubernetesBackend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
-            *("ActiveDeadlineSeconds", "StartWithin", "Suspend", "ManagedBy", "DeleteAfter", "Workspace"),
+            *("ActiveDeadlineSeconds", "StartWithin", "Suspend", "ManagedBy", "DeleteAfter", "Workspace", "MoreMemory"),
             *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "Checkpoints"),
         }
     )

@@ -14,6 +14,7 @@ from trainer_core import torchtune
 from trainer_core.backends.trainer_v2 import distributed, schema_compat
 from trainer_core.backends.trainer_v2.schema_compat import TrainJobSchema
 from trainer_core.k8s import labels, manifest_common, resources, runtimes
+from trainer_core.lifecycle.attempt_memory import apply_attempt_memory
 from trainer_core.node import env as node_env
 from trainer_core.options import RuntimePatch
 from trainer_core.options.patches import merge_patches
@@ -41,7 +42,7 @@ def render_trainjob(
         },
         **_render_initializer(request),
         # An empty trainer is not left out: without it the torch plugin does not set PET_NNODES and the like.
-        "trainer": _render_trainer(request, runtime),
+        "trainer": _render_trainer(apply_attempt_memory(request), runtime),
         **schema_compat.render_overrides(build_patches(request, runtime, schema), schema),
         **manifest_common.build_lifecycle_fields(request),
     }

@@ -27,7 +27,7 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
-            *("ActiveDeadlineSeconds", "StartWithin", "Suspend", "ManagedBy", "DeleteAfter", "Workspace"),
+            *("ActiveDeadlineSeconds", "StartWithin", "Suspend", "ManagedBy", "DeleteAfter", "Workspace", "MoreMemory"),
             *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "PyTorchJobSpec", "Checkpoints"),
         }
     )
