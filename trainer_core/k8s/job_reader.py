@@ -324,7 +324,7 @@ class JobReader:
         return self._live_progress.get(uid)
 
     def follow_progress(self, job: JobState, pods: Sequence[PodState]) -> LiveProgress | None:
-        """Return the progress in the log of a job's first node; read that log in a thread unless this process reads it."""
+        """Return the progress in the log of a job's first node, which a thread reads unless this process does so."""
         live = self._live_progress.get(job.uid)
         if live and not (live.ended.is_set() and time.monotonic() - live.began >= _PROGRESS_RETRY_SECONDS):
             return live
