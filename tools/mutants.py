@@ -52,11 +52,10 @@ MODULES = {
     "trainer_core/search/driver.py": "search/test_driver.py",
     "trainer_core/logs.py": "unit/test_logs.py unit/test_progress.py",
     "trainer_core/backends/polling_follower.py": "unit/test_polling_follower.py",
-    "trainer_core/backends/local/observations.py": "local/test_damaged_files.py local/test_suspend_resume.py "
-    "local/test_supervisor.py local/test_other_hosts.py",
+    "trainer_core/backends/local/observations.py": "local/test_job_observation.py local/test_damaged_files.py "
+    "local/test_other_hosts.py",
     "trainer_core/backends/local/job_store.py": "local/test_job_store.py local/test_damaged_files.py "
-    "local/test_job_queue.py local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py "
-    "local/test_suspend_resume.py",
+    "local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py local/test_full_disk.py",
     "trainer_core/backends/local/runner.py": "local/test_local_logs.py local/test_supervisor.py "
     "local/test_suspend_resume.py local/test_local_fetching.py local/test_local_checkpoints.py",
     "trainer_core/backends/container/outcome.py": "containers/test_container_observation.py "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,8 +26,8 @@ from trainer_core import (
 from trainer_core.client.runs import JobRuns
 from trainer_core.errors import BackendUnavailableError, ConflictError, InvalidRequestError, JobNotFoundError
 from trainer_core.jobs import Category, Progress
-from trainer_core.request import Owner
-from trainer_core.search import sampling
+from trainer_core.request import Code, Owner, Project, TrainerRequest, TrainJobRequest
+from trainer_core.search import sampling, template as templates
 from trainer_core.search.driver import SearchDriver, SearchState
 from trainer_core.trainers import CustomTrainer
 
@@ -542,3 +543,28 @@ def test_a_backend_that_does_not_answer_for_a_moment_changes_nothing(client: Tra
     assert any(state.is_stale for state in states)
     assert [trial for trial, _ in list_trials(client)] == list(range(6))
     assert len(backend(client).jobs) == 7
+
+
+def test_the_files_of_a_project_are_packed_once(client: TrainerClient, tmp_path: Path) -> None:
+    (tmp_path / "project_train.py").write_text("def train(x):\n    return {'loss': x}\n")
+    trainer = CustomTrainer("project_train:train", code=str(tmp_path))
+    name = client.optimize(
+        {"trainer": trainer, "runtime": "python"}, search_space={"x": [1, 2, 3]}, options=[Name("tune")]
+    )
+    (tmp_path / "project_train.py").write_text("def train(x):\n    return {'loss': -x}\n")
+    with client.searches.find(name) as driver:
+        for _ in range(3):
+            backend(client).complete(backend(client).list_running()[0].ref.name, loss=1)
+            driver.step()
+    projects = {job.request.project for job in list_runs(client)}
+    assert len(list_runs(client)) > 1
+    assert len(projects) == 1
+    assert projects != {None}
+
+
+def test_projects_that_fill_a_cluster_are_refused_with_both_sizes() -> None:
+    code = Code.model_construct(project=Project.model_construct(archive="x" * 800_000))
+    request = TrainJobRequest.model_construct(trainer=TrainerRequest.model_construct(code=code))
+    templates.check_project_size(request, 60)
+    with pytest.raises(InvalidRequestError, match=r"have 800 kB, and 70 trials would store 56 MB"):
+        templates.check_project_size(request, 70)

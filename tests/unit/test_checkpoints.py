@@ -648,17 +648,18 @@ def test_what_to_load(start_store, root, tmp_path):
         start_store(path=root.parent / "g-2", load="file:///x", load_paths=["/x"])
 
 
-def test_checkpoints_of_others_expire(start_store, root):
+@pytest.mark.parametrize(("age", "exists"), [(3700, False), (3500, True)])
+def test_checkpoints_of_others_expire(start_store, root, age, exists):
     save(start_store(ttl=3600), 3)
     other = root.parents[1] / "other-0123456789" / "g-0"
     save(start_store(path=other, ttl=3600), 1)
     foreign = root.parents[1] / "data" / "set"
     foreign.mkdir(parents=True)
-    os.utime(root / "start.json", (0, 0))
+    os.utime(root / "start.json", (time.time() - age,) * 2)
 
     save(start_store(path=other, ttl=3600), 2)
 
-    assert (root.exists(), steps_of(other), foreign.exists()) == (False, [1, 2], True)
+    assert (root.exists(), steps_of(other), foreign.exists()) == (exists, [1, 2], True)
 
 
 def test_the_time_to_live_begins_again_with_each_checkpoint(start_store, root):

@@ -19,6 +19,11 @@ def test_an_exception_is_a_user_error_and_not_retryable():
     assert (diagnosis.traceback, diagnosis.log_tail, diagnosis.retryable) == ("Traceback …", ("a", "b"), False)
 
 
+def test_a_diagnosis_has_the_last_twenty_lines_of_a_log():
+    lines = [f"line {number}" for number in range(50)]
+    assert diagnose(Facts(steps=[StepFacts("node-0", 1, log_tail=lines)])).log_tail == tuple(lines[30:])
+
+
 def test_the_step_with_an_exception_is_the_cause():
     peers = [StepFacts("node-1", 1), StepFacts("node-0", 1, error_type="KeyError", error_message="'x'")]
 

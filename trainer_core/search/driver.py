@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer_core import naming
 from trainer_core.change_event import ChangeEvent, wait_any, wait_any_async
+from trainer_core.config import ClusterConfig
 from trainer_core.errors import (
     BackendUnavailableError,
     ConflictError,
@@ -160,6 +161,8 @@ class SearchDriver:
             definition, template = self._read_definition()
         self.definition = definition
         self.template = client.backend.resolve_request(templates.strip_template(template))
+        if isinstance(client.config, ClusterConfig):
+            templates.check_project_size(self.template, self.definition.trial_config.num_trials)
         self._check_same_search()
         self._read_settings()
         self._run = client.runs.open_search(owner, self.template.tracking, self.definition)

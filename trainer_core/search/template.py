@@ -20,6 +20,7 @@ from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.parameters import apply_objective, apply_parameters, convert_parameter
 from trainer_core.search.space import Distribution, scale
 from trainer_core.secrets import SecretRef
+from trainer_core.text import format_size
 from trainer_core.trainers import CustomTrainer
 
 __all__ = [
@@ -32,6 +33,8 @@ __all__ = [
     "strip_template",
 ]
 
+#: Bytes that the files of a project may have in all trials of a search on a cluster.
+_MAX_PROJECTS = 50_000_000
 #: Fields of an image that may have placeholders of parameters.
 _IMAGE_FIELDS = ("command", "args")
 #: Beginning of a job's name that is its search's; the number of the entry and a digest follow.
@@ -148,6 +151,16 @@ def check_continuable(request: TrainJobRequest) -> None:
         raise InvalidRequestError(
             "the files of the function's project are not stored with the jobs of this search; continue it where its "
             "definition is, or set code_uri"
+        )
+
+
+def check_project_size(request: TrainJobRequest, trials: int) -> None:
+    """Raise if the files of a function's project, which each trial of a cluster carries, are too large together."""
+    size = len(request.project.archive) if request.project else 0
+    if size * trials > _MAX_PROJECTS:
+        raise InvalidRequestError(
+            f"the files of the function's project have {format_size(size)}, and {trials} trials would store "
+            f"{format_size(size * trials)} in the cluster; set code_uri, so that they are stored once"
         )
 
 

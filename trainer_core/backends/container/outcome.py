@@ -127,8 +127,6 @@ def _store_result(
         if data is None:
             return {}
         parts = urlsplit(uri)
-        if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
-            raise ValueError("only a path or a file:// URI of the submitter's machine is supported")
         path = Path(unquote(parts.path) if parts.scheme else uri)
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write(path, data)
