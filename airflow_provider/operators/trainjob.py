@@ -2,6 +2,12 @@
 
 The job's name is derived from the task instance. A worker that is killed at any point therefore leaves at most one job,
 and the next try finds it. After submission only the job's ref is used, never the operator's definition.
+
+1. DAG file: the arguments become `spec`, plain data, checked as far as the DAG names the backend.
+2. `execute`, in a worker: an earlier try's place is checked, the rendered request is submitted or its job attached to,
+   and the ref is stored before any wait.
+3. Wait: `_wait_and_finish` in the worker, or a trigger, whose event `execute_complete` gets in another worker.
+4. `_finish`: XComs, the run, the events of assets; the result is returned, or the failure raised.
 """
 
 from __future__ import annotations

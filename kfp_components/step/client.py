@@ -56,7 +56,7 @@ def _patient(name: str) -> Any:
 class _PatientClient(TrainerClient):
     """A client whose requests are repeated while the cluster is away, as long as a wait tolerates it.
 
-    `wait` and `get_job_logs` do so anyway. `cancel` does not: a step that is told to stop has a second.
+    `wait` and `get_job_logs` do so anyway. `cancel` does not: a step that gets SIGTERM has a second.
     """
 
     _retry_seconds = _LIMIT_SECONDS

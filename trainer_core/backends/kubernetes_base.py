@@ -1,6 +1,11 @@
 """BaseKubernetesBackend: what all backends whose jobs are Kubernetes objects have in common.
 
 A subclass passes the `WorkloadAdapter` of its kind of job, renders the manifests of a request, and lists runtimes.
+
+`Backend.submit` calls `render` (nothing is created before the manifests are valid), `find_jobs` (one list, by the label
+of the owner) and `create`: volume claim, job, then the Secret, which the job owns. A process that dies in between
+leaves no job, or one whose Secret `create_missing_parts` creates at the next submit. Afterwards `JobReader` reads and
+`JobWriter` changes the job, each from its ref; `WatchFollower` waits for it.
 """
 
 from __future__ import annotations
@@ -259,7 +264,7 @@ class BaseKubernetesBackend(Backend):
         pods = self._reader.list_pods(job)
         if step is not None and step not in pod_state.group_pods_by_step(pods):
             # A step without a pod has no log yet, or does not exist.
-            select_steps(ref.name, [each.name for each in self._reader.get_train_job(ref).steps], step)
+            select_steps(ref.name, [each.name for each in self._reader.explain_train_job(job, pods).steps], step)
         return self._reader.read_log_chunk(job, pods, cursor, job_ended, max_lines, step)
 
     def events(self, ref: TrainJobRef) -> list[Event]:
@@ -313,10 +318,10 @@ class BaseKubernetesBackend(Backend):
         return self._writer.set_owner(self._reader.get_object_by_ref(ref), kind, owner, labels, only_with)
 
     def get_job(self, name: str) -> TrainJob:
-        return self._reader.get_train_job_by_name(name, self.namespace)
+        return self._reader.get_train_job(self._reader.get_object(name, self.namespace))
 
     def get_job_by_ref(self, ref: TrainJobRef) -> TrainJob:
-        return self._reader.get_train_job(ref)
+        return self._reader.get_train_job(self._reader.get_object_by_ref(ref))
 
     def observe_job(self, name: str) -> tuple[TrainJob, Observation, TrainJobRequest | None]:
         return self._reader.observe_train_job(name, self.namespace)

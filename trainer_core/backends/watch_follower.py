@@ -1,4 +1,11 @@
-"""Follower of a Kubernetes job by the watch that all waiting code in this process shares."""
+"""Follower of a Kubernetes job by the watch that all waiting code in this process shares.
+
+1. An observation waits until the watch reports a change of the job or of a pod.
+2. The cached job and pods give an observation without a request: `_observe_cache`.
+3. Where they do not explain a failure or a long wait, events and logs are read, and that answer is kept until the cache
+   changes or it is too old: `_reuse`, `_explain`.
+4. A job that the cache does not have is read directly: deleted, of another resource, or not to be watched by RBAC.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +52,7 @@ _STATUS_CHECK_SECONDS = {CREATED: 60.0, RUNNING: 900.0}
 _LEFT_NODE_SECONDS = 60.0
 #: Seconds without pods after which the events of a job are read, for the reason.
 _NO_PODS_SECONDS = 10.0
-#: Most seconds between two lists of events of a job that neither starts nor says why.
+#: Most seconds between two lists of events of a job that does not start for an unknown reason.
 _MAX_EVENTS_SECONDS = 60.0
 #: With progress: seconds between two observations of a caller that shows them.
 _PROGRESS_OBSERVATION_SECONDS = 2.0
@@ -111,7 +118,7 @@ class WatchFollower(Follower):
 
     def get_job(self) -> TrainJob:
         if self._job is None:
-            return self._reader.get_train_job(self._ref)
+            return self._reader.get_train_job(self._reader.get_object_by_ref(self._ref))
         return self._reader.build_train_job(self._job, self._select_pods(self._job))
 
     def tail(self, cursor: Mapping[str, Any], job_ended: bool = False, max_lines: int = MAX_LOG_LINES) -> LogChunk:

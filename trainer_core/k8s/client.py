@@ -371,7 +371,7 @@ def _build_retries(repeatable: bool) -> urllib3.Retry:
                 return super().parse_retry_after(retry_after)
             return 0.0
 
-    # What a retry cannot repair is an error of this library; urllib3's own line for each retry says no more.
+    # What a retry cannot repair is an error of this library; urllib3's own line for each retry adds nothing.
     logging.getLogger("urllib3.connectionpool").addFilter(
         lambda record: not (isinstance(record.args, tuple) and record.args and isinstance(record.args[0], LenientRetry))
     )

@@ -42,7 +42,7 @@ _LEFT_TIME = timedelta(minutes=1)
 _MAX_MESSAGE_LENGTH = 300
 #: Exit codes of a container that is terminated with its pod: by SIGTERM, or by SIGKILL after the grace period.
 _TERMINATION_EXIT_CODES = (-15, -9)
-#: Reasons of a termination that say no more than its exit code.
+#: Reasons of a termination that add nothing to its exit code.
 _NO_REASONS = ("", "Error")
 #: Prefixes of `status.reason` of a pod that the kubelet rejected.
 _KUBELET_REJECTIONS = ("OutOf", "NodeAffinity", "UnexpectedAdmissionError", "TopologyAffinityError")
@@ -234,7 +234,7 @@ def _find_failed_container(
 def _was_told_to_stop(termination: ContainerTermination, is_active: bool) -> bool:
     """Return whether a container of a pod that is being deleted ended because of that.
 
-    Launchers such as torchrun end with 1 after SIGTERM. In an active job only an exception says that it failed itself.
+    Launchers such as torchrun end with 1 after SIGTERM. In an active job only an exception shows that it failed itself.
     """
     if termination.exit_code in _TERMINATION_EXIT_CODES:
         return True

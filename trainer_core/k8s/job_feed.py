@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Seconds to wait for the informer's first list before the job is read directly.
 _FIRST_LIST_SECONDS = 15.0
-#: Seconds after which a log is looked at again although the watch reports no change.
+#: Seconds after which a log is read again although the watch reports no change.
 _MAX_SILENCE_SECONDS = 5.0
 _ENDED = (COMPLETE, FAILED)
 

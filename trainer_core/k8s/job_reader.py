@@ -1,4 +1,9 @@
-"""Reads jobs with few API calls. Leaves out pods, events and logs where RBAC denies them."""
+"""Reads jobs with few API calls. Leaves out pods, events and logs where RBAC denies them.
+
+`observe` reads the job, then its pods; the events of its namespace only for what they explain, from a list that
+concurrent reads share; and the end of a log only for the traceback of a failed step or the last progress. What each of
+them means is decided in `observations`, without I/O.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +99,7 @@ class LiveProgress:
         progress: The last progress; None before the first.
         tail: The last lines.
         is_complete: The log was read to the end of the job.
-        ended: Set when the log is not read any more.
+        ended: Set when the log is no longer read.
     """
 
     def __init__(self) -> None:
@@ -253,13 +258,9 @@ class JobReader:
     def build_train_job(self, job: JobState, pods: Sequence[PodState]) -> TrainJob:
         return observations.build_train_job(job, pods, runtimes.load_runtime(job.annotations))
 
-    def get_train_job(self, ref: TrainJobRef) -> TrainJob:
-        job = self._adapter.parse_job(self.get_object_by_ref(ref))
-        return self.explain_train_job(job, self.list_pods(job))
-
-    def get_train_job_by_name(self, name: str, namespace: str) -> TrainJob:
-        """Return the job that has this name now."""
-        job = self._adapter.parse_job(self.get_object(name, namespace))
+    def get_train_job(self, raw: RawObject) -> TrainJob:
+        """Return a job whose object has just been read."""
+        job = self._adapter.parse_job(raw)
         return self.explain_train_job(job, self.list_pods(job))
 
     def explain_train_job(self, job: JobState, pods: Sequence[PodState]) -> TrainJob:
@@ -323,7 +324,7 @@ class JobReader:
         return self._live_progress.get(uid)
 
     def follow_progress(self, job: JobState, pods: Sequence[PodState]) -> LiveProgress | None:
-        """Return the progress in the log of a job's first node; read that log in a thread if nobody reads it."""
+        """Return the progress in the log of a job's first node, which a thread reads unless this process does so."""
         live = self._live_progress.get(job.uid)
         if live and not (live.ended.is_set() and time.monotonic() - live.began >= _PROGRESS_RETRY_SECONDS):
             return live

@@ -14,13 +14,13 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any, TypeVar
+from functools import partial, reduce
+from typing import Any
 
 from pydantic import BaseModel
 
 from trainer_core.errors import InvalidRequestError, TrackingError
-from trainer_core.tracking.mlflow_api import MlflowApi, Tag
+from trainer_core.tracking.mlflow_api import MlflowApi, SuppressCodes, Tag
 from trainer_core.tracking.model_registry import (
     CHAMPION,
     Candidate,
@@ -54,8 +54,6 @@ _MAX_ROUNDS = 50
 _TIMEOUT = 30.0
 _TRIES = 5
 _ALIAS = re.compile(r"(?!(?i:latest|v\d+)\Z)[\w-]+", re.ASCII)
-
-_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class _ModelAlias(BaseModel):
@@ -131,17 +129,16 @@ class MlflowRegistry(ModelRegistry):
         return Promotion(verdict["promoted"], str(own.number), uri, candidate.value, verdict["before"])
 
     def list_models(self) -> list[str]:
-        return sorted(
-            each.name for each in self._list("registered-models/search", "registered_models", _RegisteredModel)
-        )
+        call = partial(self._api.get, "registered-models/search")
+        return sorted(each.name for each in self._api.list_all(call, "registered_models", _RegisteredModel))
 
     def list_versions(self, model: str) -> list[ModelVersion]:
-        try:
+        with SuppressCodes("RESOURCE_DOES_NOT_EXIST"):
             aliases, _ = self._get_model(model)
-        except TrackingError as error:
-            if error.code == "RESOURCE_DOES_NOT_EXIST":
-                return []
-            raise
+            return self._describe_versions(model, aliases)
+        return []
+
+    def _describe_versions(self, model: str, aliases: Mapping[str, int]) -> list[ModelVersion]:
         return [
             ModelVersion(
                 str(each.number),
@@ -173,11 +170,8 @@ class MlflowRegistry(ModelRegistry):
         self._move_alias(model, alias, 0, self._list_versions(model))
 
     def _create_model(self, model: str) -> None:
-        try:
+        with SuppressCodes("RESOURCE_ALREADY_EXISTS"):
             self._api.post("registered-models/create", name=model)
-        except TrackingError as error:
-            if error.code != "RESOURCE_ALREADY_EXISTS":
-                raise
 
     def _register(
         self, candidate: Candidate, model: str, comparison: Comparison, alias: str
@@ -213,11 +207,8 @@ class MlflowRegistry(ModelRegistry):
         return found[0], [each for each in versions if each.number not in doubles]
 
     def _delete_version(self, model: str, number: int) -> None:
-        try:
+        with SuppressCodes("RESOURCE_DOES_NOT_EXIST"):
             self._api.post("model-versions/delete", "DELETE", name=model, version=str(number))
-        except TrackingError as error:
-            if error.code != "RESOURCE_DOES_NOT_EXIST":
-                raise
 
     def _create_version(self, model: str, source: str, run_id: str | None, tags: Mapping[str, str]) -> list[_Version]:
         entries = [{"key": key, "value": value} for key, value in tags.items()]
@@ -377,18 +368,9 @@ class MlflowRegistry(ModelRegistry):
 
     def _list_versions(self, model: str) -> list[_Version]:
         quoted = model.replace("'", "''")
-        found = self._list("model-versions/search", "model_versions", _RegisteredVersion, filter=f"name='{quoted}'")
+        call = partial(self._api.get, "model-versions/search", filter=f"name='{quoted}'")
+        found = self._api.list_all(call, "model_versions", _RegisteredVersion)
         return sorted((_Version.parse(each) for each in found), key=lambda each: each.number)
-
-    def _list(self, path: str, key: str, model: type[_Model], **parameters: str) -> list[_Model]:
-        found: list[_Model] = []
-        token = ""
-        while True:
-            page = self._api.get(path, max_results="1000", page_token=token, **parameters)
-            found += [self._api.parse(model, each) for each in page.get(key) or ()]
-            token = page.get("next_page_token") or ""
-            if not token:
-                return found
 
 
 def _select_versions(versions: list[_Version], candidate: Candidate) -> list[_Version]:

@@ -72,6 +72,7 @@ function jobPage() {
 
   const load = async () => {
     const response = await request("job", task);
+    if (response.is_search) location.replace(`search?${taskQuery(task)}`);
     if (job && job.name !== response.name) { log.clear(); reported.length = 0; }
     job = response;
     draw(job, act, attempts.rows);
@@ -183,6 +184,7 @@ function drawFacts(job) {
     .flatMap(([href, words], index) => [index > 0 && " · ", link(href, words)]);
   const facts = [
     ["TrainJob", breakable(job.name)],
+    ["Search", job.is_trial && el("a", { href: `search?${taskQuery(job.task)}` }, breakable(taskName(job.task)))],
     ["Task", taskLink(job.task, breakable(`${job.task.dag_id} › ${taskName(job.task)}`))],
     ["Run", airflowLink(`dags/${encodeURIComponent(job.task.dag_id)}/runs/${encodeURIComponent(job.task.run_id)}`, breakable(job.task.run_id))],
     ["Task state", job.task.state],
