@@ -29,9 +29,10 @@ from local_jobs import (
 
 from trainer_core import Category, Owner, Suspend
 from trainer_core.backends import supervisor
-from trainer_core.backends.local import backend as local
+from trainer_core.backends.local import backend as local, runner
 from trainer_core.backends.local.processes import kill_job_processes, signal_supervisor
 from trainer_core.errors import BackendUnavailableError
+from trainer_core.lifecycle.diagnosis import StepFacts
 from trainer_core.testing.case import wait_for_status
 
 #: A sitecustomize module with which no supervisor gets beyond the start of Python.
@@ -259,3 +260,20 @@ def test_changing_a_job_whose_supervisor_was_killed_is_no_error(client, running,
     running(waits_at, {"gate": gate})
     kill(supervisor_of(home, "job"))
     getattr(client, method)("job")
+
+
+class Fails(runner.LocalJobRunner):
+    """A runner whose steps fail at once; each has the place of its exit among those of all steps."""
+
+    def __init__(self, places):
+        self.places = places
+
+    async def _run_step(self, step, variables):
+        raise runner._StepFailedError(StepFacts(step["name"], exit_code=1), self.places[step["name"]])
+
+
+async def test_of_several_steps_that_fail_the_first_to_exit_comes_first():
+    steps = [{"name": name} for name in ("node-0", "node-1", "node-2")]
+    with pytest.raises(runner._FailedError) as caught:
+        await Fails({"node-0": 2, "node-1": 0, "node-2": 1})._run_steps(steps, {})
+    assert [step.name for step in caught.value.facts.steps] == ["node-1", "node-2", "node-0"]
