@@ -13,17 +13,6 @@ from trainer_core.client import TrainerClient
 from trainer_core.errors import BackendUnavailableError, TrainerError
 from trainer_core.secrets import redact
 
-__all__ = [
-    "POLICIES",
-    "cancel_job",
-    "cancel_job_from_signal_handler",
-    "cancel_pending",
-    "check_on_kill",
-    "get_task_state",
-    "is_wanted_after_signal",
-    "log_failure",
-]
-
 POLICIES = ("cancel", "keep")
 Result = Literal["cancelled", "kept", "unknown"]
 #: States of a task that was neither ended nor cleared: its current or next try waits for the TrainJob.
@@ -44,21 +33,19 @@ def check_on_kill(policy: str) -> str:
 def cancel_job(hook: TrainJobHook, ref_data: Mapping[str, Any], log: Any, seconds: float = 0.0) -> bool:
     """Cancel a TrainJob; return whether it is cancelled. An error is logged, not raised, so that the task can end."""
     # Parsing a DAG file does not need them.
-    import tenacity
-
     from trainer_core import pending_cancellations
+    from trainer_core.retries import repeat_while_failing
 
-    retries = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(lambda error: isinstance(error, BackendUnavailableError) and error.transient),
-        stop=tenacity.stop_after_delay(seconds),
-        wait=tenacity.wait_fixed(_RETRY_SECONDS),
-        reraise=True,
-    )
     # Before the first request: Airflow may kill this process while the backend does not answer.
     pending_cancellations.add(ref_data)
     try:
         job_location.check_place(ref_data, hook.client)
-        retries(pending_cancellations.cancel, hook.client, ref_data)
+        repeat_while_failing(
+            lambda: pending_cancellations.cancel(hook.client, ref_data),
+            lambda error: isinstance(error, BackendUnavailableError) and error.transient,
+            seconds,
+            pauses=(_RETRY_SECONDS, _RETRY_SECONDS),
+        )
     except (TrainerError, ValueError, AirflowException) as error:
         log_failure(ref_data, error, log)
         return False

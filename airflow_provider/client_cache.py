@@ -19,8 +19,6 @@ from airflow_provider.hooks.trainjob import TrainJobHook
 if TYPE_CHECKING:
     from trainer_core.client import TrainerClient
 
-__all__ = ["get_client", "run_in_thread"]
-
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 #: Seconds after which the connection is read again, so that changes to it take effect.

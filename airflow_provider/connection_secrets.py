@@ -17,8 +17,6 @@ from trainer_core.secrets import redact
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-__all__ = ["list_connection_fields", "mask_connection_fields", "resolve_secrets", "validate_secrets"]
-
 _ROLES = {"dataset", "model"}
 _ENV_KEY = "env"
 #: By URI scheme: setting of the initializer → field of the connection.

@@ -16,8 +16,6 @@ from airflow_provider.exceptions import TrainJobConnectionMissingError, TrainJob
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-__all__ = ["find_connection", "get_connection"]
-
 
 def find_connection(conn_id: str) -> Connection | None:
     """Return a connection; None if it does not exist."""

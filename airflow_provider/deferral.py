@@ -1,4 +1,4 @@
-"""Deferral of an operator or sensor until its TrainJob has ended, and the content of its trigger's event."""
+"""Deferral of an operator or sensor until its TrainJob has ended."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from airflow_provider import task_log
-from airflow_provider.exceptions import TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
+from airflow_provider.trigger_event import JobEvent
 from trainer_core.jobs import TrainJobRef
-
-__all__ = ["defer_task", "parse_event_ref", "write_remaining_log"]
 
 #: How long after the trigger's deadline Airflow itself ends the deferral.
 _GRACE = timedelta(seconds=60)
@@ -51,17 +49,9 @@ def defer_task(
     raise AssertionError("Airflow's defer() raises")
 
 
-def parse_event_ref(event: Mapping[str, Any]) -> TrainJobRef:
-    """Return the ref of the TrainJob in a trigger's event."""
-    try:
-        return TrainJobRef.from_dict(event["ref"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise TrainJobUnreachableError(f"the event of the trigger has no valid TrainJob ref: {error}") from error
-
-
-def write_remaining_log(hook: TrainJobHook, event: Mapping[str, Any], log: Any, store: Any = None) -> bool:
+def write_remaining_log(hook: TrainJobHook, event: JobEvent, log: Any, store: Any = None) -> bool:
     """Write the lines of the job's log that the trigger did not write to the task's log."""
-    return task_log.forward_remaining_log(lambda: hook.client, parse_event_ref(event), log, store, event.get("log"))
+    return task_log.forward_remaining_log(lambda: hook.client, event.job, log, store, event.log)
 
 
 def _compute_deadline(ti: Any, limit: timedelta | None) -> float | None:

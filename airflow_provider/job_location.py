@@ -11,8 +11,6 @@ from trainer_core.config import ClusterConfig
 from trainer_core.errors import JobElsewhereError, JobNotFoundError
 from trainer_core.jobs import TrainJobRef
 
-__all__ = ["SavedPlace", "build_ref_data", "check_place", "describe_place"]
-
 _KEY = "trainjob_place"
 
 

@@ -10,8 +10,6 @@ from trainer_core import validation
 from trainer_core.jobs import TrainJobRef
 from trainer_core.secrets import redact
 
-__all__ = ["parse_job", "parse_ref_data", "to_template_value"]
-
 
 def to_template_value(value: Any) -> Any:
     """Return a value that Airflow can render: a ref as a dict, because Airflow does not render unknown objects."""

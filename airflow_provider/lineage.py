@@ -10,8 +10,6 @@ from trainer_core.jobs import Outcome
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-__all__ = ["OpenLineageMixin"]
-
 
 class OpenLineageMixin:
     """Reports a task's job to OpenLineage: inputs of the initializers, artifacts as outputs, and how the job ended."""

@@ -21,8 +21,6 @@ from openlineage.client.facet_v2 import (
 
 from trainer_core.jobs import Outcome
 
-__all__ = ["TrainJobRunFacet", "build_lineage"]
-
 #: ``hf://`` URIs have no host; OpenLineage requires one in the namespace.
 _HUB = "hf"
 _HUB_NAMESPACE = "hf://huggingface.co"

@@ -30,8 +30,6 @@ from trainer_core.config import BackendConfig
 from trainer_core.errors import TrainerError
 from trainer_core.lint import Definition
 
-__all__ = ["RefusedTask", "collect_refused_tasks", "find_task_jobs"]
-
 _Path = tuple[str, ...]
 _REFUSED = "_trainjob_lint_refused"
 

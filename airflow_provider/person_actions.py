@@ -7,8 +7,6 @@ from typing import Any
 
 from trainer_core.jobs import SUSPENDED, Category, Outcome
 
-__all__ = ["ACTION_KEY", "SuspensionWatch", "describe_deletion"]
-
 #: XCom of the task: the last action on the TrainJobs page, who did it, and when.
 ACTION_KEY = "trainjob_action"
 

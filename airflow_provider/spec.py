@@ -17,23 +17,15 @@ from airflow.sdk.definitions._internal.mixins import ResolveMixin
 from trainer_core import request_builder, validation
 from trainer_core.client import backend_for
 from trainer_core.initializers import Initializer, initializer_from_dict
+from trainer_core.packaging.func_args import PartialArgs
 from trainer_core.secrets import redact
 from trainer_core.text import shorten
 
 if TYPE_CHECKING:
+    from airflow.sdk import XComArg
+
     from trainer_core.config import BackendConfig
     from trainer_core.runtimes import Runtime
-
-__all__ = [
-    "CodeContent",
-    "build_spec",
-    "find_dag_folder",
-    "get_func_args",
-    "is_upstream_result",
-    "join_code",
-    "parse_template_yaml",
-    "split_code",
-]
 
 #: Placeholder of an upstream result; values with a brace are checked when the task runs.
 _PLACEHOLDER = "{from upstream}"
@@ -45,7 +37,7 @@ def build_spec(
     backend_config: BackendConfig | Mapping[str, Any] | None,
     runtime: str | Runtime | None = None,
     trainer: request_builder.Trainer | Mapping[str, Any] | str | None = None,
-    func_args: Mapping[str, Any] | None = None,
+    func_args: Mapping[str, Any] | XComArg | None = None,
     initializer: Initializer | Mapping[str, Any] | None = None,
     options: Sequence[request_builder.Option] | str | None = None,
     folder: Path | None = None,
@@ -59,19 +51,23 @@ def build_spec(
     definition: Any = trainer
     if isinstance(trainer, str):
         definition = _parse_yaml("trainer", trainer, "func: package.module:function")
+    is_late = has_late_args(func_args)
     trainer_args = get_func_args(definition)
-    all_args = {**trainer_args, **_check_func_args(func_args)} if func_args else trainer_args
+    given = {} if func_args is None or is_late else check_func_args(func_args)
+    all_args = _replace_upstream_results({**trainer_args, **given})
     data = request_builder.build_request_data(
         backend=backend_for(name) if name else None,
         runtime=runtime,
-        trainer=_set_func_args(definition, _replace_upstream_results(all_args)) if all_args else definition,
+        trainer=_set_func_args(definition, PartialArgs(all_args) if is_late else all_args)
+        if all_args or is_late
+        else definition,
         initializer=initializer_from_dict(initializer) if isinstance(initializer, Mapping) else initializer,
         options=_parse_yaml("options", options, "- QueueName: nightly") if isinstance(options, str) else options,
         folder=folder,
     )
     if all_args:
         code = data["trainer"]["code"]
-        kept = {key: value for key, value in code["args"].items() if key not in (func_args or ())}
+        kept = {key: value for key, value in code["args"].items() if key not in given}
         code["args"] = _restore_upstream_results(kept, trainer_args)
     return data
 
@@ -147,11 +143,17 @@ def _parse_yaml(what: str, text: str, example: str) -> Any:
     return data
 
 
-def _check_func_args(func_args: Any) -> Mapping[str, Any]:
+def has_late_args(func_args: Any) -> bool:
+    """Return whether all overriding arguments are the result of an upstream task, such as a search."""
+    return isinstance(func_args, ResolveMixin)
+
+
+def check_func_args(func_args: Any) -> Mapping[str, Any]:
+    """Return the arguments if they are a dict, of the definition or from an upstream task."""
     if not isinstance(func_args, Mapping):
         raise ValueError(
-            "func_args must be a dict of keyword arguments such as {'epochs': 3}; its values can be results of "
-            f"upstream tasks, but it cannot be one itself; got {type(func_args).__name__}"
+            "func_args must be a dict of keyword arguments such as {'epochs': 3}, or the result of an upstream task "
+            f"that returns one; got {redact(func_args)}"
         )
     return func_args
 

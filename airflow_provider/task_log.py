@@ -16,16 +16,6 @@ from trainer_core.jobs import Progress, TrainJobRef
 from trainer_core.logs import LogChunk
 from trainer_core.readable_log import ReadableLog
 
-__all__ = [
-    "LOG_KEY",
-    "POLL_SECONDS",
-    "LogForwarder",
-    "LogPosition",
-    "create_log_forwarder",
-    "forward_remaining_log",
-    "push_log_position",
-]
-
 #: Seconds between two reads of a log.
 POLL_SECONDS = 2.0
 #: Largest share of the time to spend on reading; a huge log is read less often.

@@ -11,8 +11,6 @@ from typing import Any
 
 from trainer_core.jobs import TrainJobRef
 
-__all__ = ["TaskGeneration", "build_owner", "build_owner_key"]
-
 _KEY = "trainjob_generation"
 
 

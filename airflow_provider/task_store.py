@@ -11,8 +11,6 @@ from typing import Any
 from airflow_provider import task_owner
 from trainer_core.jobs import TrainJobRef
 
-__all__ = ["SavedRef"]
-
 _KEY = "trainjob_ref"
 #: Set if the triggerer cannot see the TrainJob.
 _WAITS_IN_WORKER = "waits_in_worker"

@@ -14,8 +14,6 @@ from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core.errors import JobNotFoundError, TrainerError
 from trainer_core.jobs import Outcome, TrainJobRef
 
-__all__ = ["RUN_ID_KEY", "add_task_tags", "configure", "push_run", "track_outcome"]
-
 #: XCom with the id of the MLflow run.
 RUN_ID_KEY = "mlflow_run_id"
 

@@ -13,20 +13,11 @@ from trainer_core.request import TrainJobRequest
 if TYPE_CHECKING:
     from trainer_core.search.results import SearchOutcome, Trial
 
-__all__ = [
-    "DURATION_KEY",
-    "PARAMETERS_KEY",
-    "log_outcome",
-    "pull",
-    "push_outcome",
-    "push_parameters",
-    "push_ref",
-    "push_search_outcome",
-]
-
 #: XComs that the TrainJobs page shows as columns: the arguments of the training function as text, nested ones with
 #: dots, and the seconds between the start of the first step and the end of the job.
 PARAMETERS_KEY, DURATION_KEY = "parameters", "duration"
+#: XComs of a search: how it ended, in a line, and its best trials.
+SUMMARY_KEY, TRIALS_KEY = "summary", "trials"
 #: Arguments, and characters of each, that are pushed: XComs are rows of Airflow's database.
 _MAX_PARAMETERS, _MAX_PARAMETER = 100, 200
 #: Trials of a search that are pushed.
@@ -74,7 +65,8 @@ def push_search_outcome(ti: Any, outcome: SearchOutcome, *, maximize: bool) -> d
     """Push how a search ended, with its best trials; return what the task returns: the best trial."""
     data = outcome.to_dict()
     ti.xcom_push(key="status", value=outcome.status)
-    ti.xcom_push(key="trials", value=_list_best_trials(outcome, maximize))
+    ti.xcom_push(key=SUMMARY_KEY, value=_mask(outcome.message))
+    ti.xcom_push(key=TRIALS_KEY, value=_list_best_trials(outcome, maximize))
     use = {"gpu_hours": outcome.gpu_hours, "stopped_gpu_hours": outcome.stopped_gpu_hours}
     ti.xcom_push(key="resource_use", value=use)
     if not outcome.succeeded:

@@ -78,7 +78,7 @@ def all_listed() -> bool:
     """Return whether every subscription has the state of its job."""
     from trainer_core.k8s import informer
 
-    return not any(each._waiting_for_list for each in list(informer._informers.values()))
+    return not any(each.jobs.waiting_for_list for each in list(informer._informers.values()))
 
 
 class Comms:

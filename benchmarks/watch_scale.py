@@ -122,10 +122,10 @@ def set_status(cluster: Any, name: str, condition: str) -> None:
 async def watch_all(url: str, uids: dict[str, str], trace: bool) -> None:
     """Wait for all jobs in one event loop; report the cost."""
     from trainer_core.backends.trainer_v2 import parse
-    from trainer_core.k8s import informer, pod_state, resources
+    from trainer_core.k8s import cache, informer, pod_state, resources
 
     connection = connected(url)
-    watched = informer.WatchTarget(resources.TRAINJOBS, JOBSET, parse.parse_job, pod_state.parse_pod)
+    watched = cache.WatchTarget(resources.TRAINJOBS, JOBSET, parse.parse_job, pod_state.parse_pod)
     ready, delays = set(), []
 
     async def wait(name: str, uid: str) -> None:

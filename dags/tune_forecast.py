@@ -34,14 +34,15 @@ def tune_forecast() -> None:
     train = TrainJobOperator(
         task_id="train",
         runtime="python",
-        trainer=forecast_trainer(learning_rate="{{ ti.xcom_pull('tune', key='parameters')['learning_rate'] }}"),
+        trainer=forecast_trainer(),
+        func_args=tune.output["parameters"],
         outlets=[CANDIDATE],
         deferrable=True,
     )
     promote = PromoteModelOperator(
         task_id="promote", job=train.output["ref"], model="energy-forecast", metric="error", mode="min"
     )
-    tune >> train >> promote
+    train >> promote
 
 
 tune_forecast()

@@ -1,9 +1,5 @@
 """The component that picks the best of several TrainJobs."""
 
-# Outputs are arguments that KFP passes itself: they are described under Returns, and mypy takes them for calls.
-# mypy: disable-error-code="valid-type"
-# ruff: noqa: D417
-
 from typing import Dict, List, Optional
 
 from kfp import dsl

@@ -1,9 +1,5 @@
 """The component that fetches a dataset, and the pattern that `initialize_model` shares with it."""
 
-# Outputs are arguments that KFP passes itself: they are described under Returns, and mypy takes them for calls.
-# mypy: disable-error-code="valid-type"
-# ruff: noqa: D417
-
 import inspect
 from typing import Any, Dict, List, Optional
 

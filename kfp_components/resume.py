@@ -1,9 +1,5 @@
 """The component that resumes a TrainJob."""
 
-# Outputs are arguments that KFP passes itself: they are described under Returns, and mypy takes them for calls.
-# mypy: disable-error-code="valid-type"
-# ruff: noqa: D417
-
 from typing import Dict, Optional
 
 from kfp import dsl

@@ -15,7 +15,7 @@ COMPONENTS = (
 )
 #: Components whose outputs depend on their inputs alone: KFP may take them from its cache.
 CACHEABLE = ("best_of", "evaluate_gate", "initialize_dataset", "initialize_model", "wait")
-PIPELINES = ("finetune_llm", "retrain_digits", "retrain_scheduled", "sweep")
+PIPELINES = ("finetune_llm", "retrain_digits", "retrain_scheduled", "sweep", "tune_forecast")
 
 
 def compile_all(root: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import socket
@@ -22,10 +23,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-import filelock
 import httpx
 import psutil
 import tenacity
+
+from trainer_core.node import locks
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -93,10 +95,11 @@ class AirflowHere:
     ) -> None:
         self.folder = folder
         self.jobs = folder / "trainjobs"
+        self.command = folder / "airflow"
         self._settings = dict(settings or {})
         self._fresh = fresh
         self._preferred_ports = ports
-        self._lock = filelock.FileLock(folder.with_suffix(".lock"))
+        self._lock: int | None = None
         self._leaders: dict[str, psutil.Popen] = {}
         self._record = folder / "processes.json"
 
@@ -104,11 +107,12 @@ class AirflowHere:
         """Start all processes and wait until they are healthy."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._lock.acquire(timeout=0)
-        except filelock.Timeout:
+            self._lock = locks.acquire(self.folder.with_suffix(".lock"), 0)
+        except BlockingIOError:
             raise AirflowHereError(f"an Airflow already runs in {self.folder}; stop it first") from None
         try:
             self._prepare()
+            self._write_command()
             started = datetime.now(timezone.utc)
             for name in COMPONENTS:
                 self._start(name)
@@ -124,7 +128,8 @@ class AirflowHere:
             self._stop([name for name in COMPONENTS if name != "api-server"])
             self._stop(["api-server"])
         finally:
-            self._lock.release()
+            if self._lock is not None:
+                locks.release(self._lock)
 
     @cached_property
     def _ports(self) -> list[int]:
@@ -194,6 +199,8 @@ class AirflowHere:
             "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True",
             # The api-server loads what answers tasks when the first one asks, for half a minute on a busy machine.
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "120",
+            # The end of a task is seen after a second, and not after five.
+            "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
             "AIRFLOW__API__WORKERS": "1",
@@ -235,6 +242,15 @@ class AirflowHere:
         with log_file.open("w") as log:
             if subprocess.run(command, stdout=log, stderr=log, **options).returncode:
                 raise AirflowHereError(f"{what} could not be created; see {log_file}")
+
+    def _write_command(self) -> None:
+        """Write a program that runs Airflow's command with the settings of this Airflow."""
+        changed = {name: value for name, value in self.environment.items() if os.environ.get(name) != value}
+        settings = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in changed.items())
+        self.command.write_text(
+            f'#!/bin/sh\n{settings}exec {shlex.quote(sys.executable)} -m airflow "$@"\n', encoding="utf-8"
+        )
+        self.command.chmod(0o700)
 
     def _start(self, component: str) -> None:
         self._start_process(component, [sys.executable, "-m", "airflow", component], env=self.environment)

@@ -47,6 +47,7 @@ def print_welcome(airflow: AirflowHere) -> None:
   Airflow:    {airflow.url}
   Log in:     user admin, password {airflow.password}
   TrainJobs:  {airflow.url}/trainjobs/
+  Command:    {airflow.command.relative_to(ROOT)} dags list
   Try:        unpause ingest_digits and retrain_digits_one_task, and trigger them in this order
   Stop:       Ctrl-C
 """)

@@ -1,9 +1,10 @@
 """Play one-line mistakes on the modules that decide, and print those that no test notices (`make mutants`).
 
 Each mutant changes one expression or statement of a module, in a copy of the checkout. The tests that `MODULES` lists
-for the module run against it up to the first failure, in a forked process that has imported all libraries. The seed and
-the text of a mutant decide whether it is played: a change of one line leaves the others the same.
-tools/mutants_equivalent.txt lists mutants that change no behaviour.
+for the module run against it up to the first failure, in a forked process that has imported all libraries: first those
+that run the changed line without a change, the quickest first. The seed and the text of a mutant decide whether it is
+played: a change of one line leaves the others the same. tools/mutants_equivalent.txt lists mutants that change no
+behaviour.
 """
 
 from __future__ import annotations
@@ -14,19 +15,27 @@ import contextlib
 import copy
 import hashlib
 import importlib
+import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 EQUIVALENT = ROOT / "tools/mutants_equivalent.txt"
@@ -38,13 +47,15 @@ MODULES = {
     "trainer_core/lifecycle/adoption.py": "unit/test_adoption.py",
     "trainer_core/lifecycle/wait_state.py": "unit/test_wait_state.py",
     "trainer_core/lifecycle/diagnosis.py": "unit/test_diagnosis.py",
-    "trainer_core/logs.py": "unit/test_logs.py",
-    "trainer_core/backends/job_poller.py": "unit/test_job_poller.py",
-    "trainer_core/backends/local/observations.py": "local/test_damaged_files.py local/test_suspend_resume.py "
-    "local/test_supervisor.py local/test_other_hosts.py",
+    "trainer_core/lifecycle/search.py": "unit/test_search_decisions.py search/test_driver.py",
+    "trainer_core/lifecycle/early_stop.py": "unit/test_early_stop.py",
+    "trainer_core/search/driver.py": "search/test_driver.py",
+    "trainer_core/logs.py": "unit/test_logs.py unit/test_progress.py",
+    "trainer_core/backends/polling_follower.py": "unit/test_polling_follower.py",
+    "trainer_core/backends/local/observations.py": "local/test_job_observation.py local/test_damaged_files.py "
+    "local/test_other_hosts.py",
     "trainer_core/backends/local/job_store.py": "local/test_job_store.py local/test_damaged_files.py "
-    "local/test_job_queue.py local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py "
-    "local/test_suspend_resume.py",
+    "local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py local/test_full_disk.py",
     "trainer_core/backends/local/runner.py": "local/test_local_logs.py local/test_supervisor.py "
     "local/test_suspend_resume.py local/test_local_fetching.py local/test_local_checkpoints.py",
     "trainer_core/backends/container/outcome.py": "containers/test_container_observation.py "
@@ -62,14 +73,18 @@ MODULES = {
     "trainer_core/k8s/reflector.py": "kubernetes/test_k8s_reflector.py kubernetes/test_k8s_cache.py "
     "kubernetes/test_k8s_informer.py",
     "trainer_core/k8s/informer.py": "kubernetes/test_k8s_informer.py",
+    "trainer_core/k8s/watched_jobs.py": "kubernetes/test_k8s_informer.py kubernetes/test_k8s_server_faults.py",
     "trainer_core/node/checkpoint_folder.py": "unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_ranks.py": "unit/test_checkpoint_ranks.py unit/test_checkpoints.py",
+    "trainer_core/node/checkpoint_retention.py": "unit/test_checkpoints.py",
+    "trainer_core/node/checkpoint_saves.py": "unit/test_checkpoints.py fetch/test_s3_checkpoints.py",
     "trainer_core/node/checkpoints.py": "unit/test_checkpoints.py fetch/test_s3_checkpoints.py",
+    "trainer_core/node/locks.py": "local/test_job_store.py local/test_job_queue.py unit/test_termination.py",
     "trainer_core/node/termination.py": "unit/test_termination.py unit/test_bootstrap.py",
     "trainer_core/packaging/project.py": "unit/test_project_files.py unit/test_project_functions.py "
     "unit/test_project_imports.py",
     "trainer_core/tracking/model_registry.py": "tracking/test_model_registry.py",
-    "trainer_core/tracking/run.py": "tracking/test_run_writer.py tracking/test_binding.py "
+    "trainer_core/tracking/run.py": "tracking/test_run_writer.py tracking/test_late_runs.py tracking/test_binding.py "
     "tracking/test_abandoned_runs.py tracking/test_tracked_runs.py",
     "kfp_components/step/outputs.py": "kfp/test_kfp_outputs.py kfp/test_kfp_executor.py kfp/test_kfp_wait.py",
     "kfp_components/step/wait.py": "kfp/test_kfp_wait.py kfp/test_kfp_follow.py",
@@ -117,9 +132,9 @@ def list_mutants(module: str, source: bytes) -> list[Mutant]:
     return mutants
 
 
-def choose_mutants(module: str, seed: str, number: int) -> list[Mutant]:
+def choose_mutants(module: str, source: bytes, seed: str, number: int) -> list[Mutant]:
     """Return some mutants of a module, at most one of a line, and none that is known to be equivalent."""
-    mutants = list_mutants(module, (ROOT / module).read_bytes())
+    mutants = list_mutants(module, source)
     equivalent = {line.partition("  # ")[0] for line in EQUIVALENT.read_text(encoding="utf-8").splitlines()}
     by_line: dict[int, Mutant] = {}
     for mutant in sorted(mutants, key=lambda mutant: hashlib.sha256(f"{seed} {mutant.key}".encode()).digest()):
@@ -212,23 +227,31 @@ def copy_checkout(folder: Path) -> None:
             shutil.copy2(ROOT / name, folder / name)
 
 
-def play(module: str, mutants: list[Mutant]) -> tuple[float, list[tuple[Mutant, str, float]]]:
-    """Run a module's tests without a change, then with each mutant; return the seconds of the first, and verdicts."""
+def play(module: str, seed: str, number: int) -> tuple[float, list[tuple[Mutant, str, float]]]:
+    """Run a module's tests without a change, then with each mutant; return verdicts, with seconds of processor time."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
-        folder = Path(name, "checkout")
+        folder, log = Path(name, "checkout"), Path(name, "log")
         copy_checkout(folder)
         os.chdir(folder)
-        tests = [f"tests/{test}" for test in MODULES[module].split()]
-        verdict, seconds = _run_tests(tests, Path(name, "modules"), Path(name, "log"), 600)
-        if verdict != "not noticed":
-            return seconds, [(mutants[0], f"fails unchanged: {Path(name, 'log').read_text()[-300:]}", 0)]
-        _import_libraries(Path(name, "modules").read_text(encoding="utf-8").split())
         source = Path(module).read_bytes()
+        mutants = choose_mutants(module, source, seed, number)
+        with contextlib.suppress(FileNotFoundError):  # The tests of tracking need an MLflow server.
+            Path(".venv-mlflow").symlink_to((ROOT / ".venv-mlflow").resolve(strict=True))
+        tests = [f"tests/{test}" for test in MODULES[module].split()]
+        since = time.monotonic()
+        verdict, seconds = _run_tests(partial(_record, tests, module, Path(name, "recorded")), log, 600)
+        limit = max(TEST_TIMEOUT, 3 * (time.monotonic() - since))
+        if verdict != "not noticed":
+            return seconds, [(mutants[0], f"fails unchanged: {log.read_text()[-300:]}", 0)]
+        recorded = json.loads(Path(name, "recorded").read_text(encoding="utf-8"))
+        _import_libraries(recorded["libraries"])
+        for compiled in Path(module).parent.glob(f"__pycache__/{Path(module).stem}.*"):
+            compiled.unlink()
         results = []
         for mutant in mutants:
             Path(module).write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
-            limit = max(TEST_TIMEOUT, 3 * seconds)
-            results.append((mutant, *_run_tests(tests, None, Path(name, "log"), limit)))
+            order = [test for test, lines in recorded["lines"].items() if mutant.line in lines]
+            results.append((mutant, *_run_tests(partial(_run_ordered, tests, order), log, limit)))
         return seconds, results
 
 
@@ -239,48 +262,95 @@ def _import_libraries(names: list[str]) -> None:
             importlib.import_module(name)
 
 
-def _run_tests(tests: list[str], modules: Path | None, log: Path, limit: float) -> tuple[str, float]:
-    """Run tests in a forked process; store the names of the libraries that they import."""
-    since = time.monotonic()
+def _run_tests(run: Callable[[], int], log: Path, limit: float) -> tuple[str, float]:
+    """Run tests in a forked process; return whether they fail, and the seconds of processor time."""
+    since, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     if not (pid := os.fork()):
         os.setsid()
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        os._exit(_run_pytest(tests, modules))
+        try:
+            # Processes that tests start import the copy as well.
+            sys.path.insert(0, str(Path.cwd()))
+            os.environ |= {"PYTHONPATH": str(Path.cwd()), "TMPDIR": str(Path.cwd().parent)}
+            tempfile.tempdir = None
+            os._exit(run())
+        finally:  # Whatever a mutant does when it is imported.
+            os._exit(70)
     while not (ended := os.waitpid(pid, os.WNOHANG))[0] and time.monotonic() < since + limit:
         time.sleep(0.02)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     status = ended[1] if ended[0] else os.waitpid(pid, 0)[1]
-    return "noticed" if status else "not noticed", time.monotonic() - since
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return "noticed" if status else "not noticed", seconds
 
 
-def _run_pytest(tests: list[str], modules: Path | None) -> int:
+def _run_pytest(tests: list[str], timeout: int, plugin: object) -> int:
     import pytest
 
-    try:
-        sys.path.insert(0, str(Path.cwd()))
-        # Processes that tests start import the copy as well.
-        variables = {"PYTHONPATH": str(Path.cwd()), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(Path.cwd().parent)}
-        os.environ |= variables
-        tempfile.tempdir = None
-        code = pytest.main(
-            ["-x", "-q", "-p", "no:cacheprovider", "-o", f"timeout={120 if modules else TEST_TIMEOUT}", *tests]
-        )
-    except BaseException:  # noqa: BLE001  (whatever a mutant does when it is imported)
-        return 70
-    if modules:
-        ours = str(Path.cwd())
-        libraries = [
-            name
-            for name, module in sys.modules.items()
-            if not str(getattr(module, "__file__", None) or ours).startswith(ours)
-            # What a plug-in of pytest changes when it is imported, and what writes into the home folder.
-            and not name.startswith(("pytest", "_", "hypothesis", "xdist", "airflow"))
-        ]
-        modules.write_text(" ".join(libraries), encoding="utf-8")
-    return int(code)
+    return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-o", f"timeout={timeout}", *tests], [plugin]))
+
+
+class _Recorder:
+    """Records the lines of a module that each test runs in this process, and how long the test takes."""
+
+    def __init__(self, module: str) -> None:
+        self.path, self.lines, self.seconds = str(Path.cwd() / module), dict[str, set[int]](), dict[str, float]()
+        self.test = ""
+        threading.settrace(self._trace)
+        sys.settrace(self._trace)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_filename != self.path:
+            return None
+        if event == "line":
+            self.lines.setdefault(self.test, set()).add(frame.f_lineno)
+        return self._trace
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.test = nodeid
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0) + report.duration
+
+
+def _record(tests: list[str], module: str, file: Path) -> int:
+    """Run tests without a change; store the lines that each runs, the quickest test first, and imported libraries."""
+    recorder = _Recorder(module)
+    code = _run_pytest(tests, 120, recorder)
+    sys.settrace(None)
+    ours = str(Path.cwd())
+    libraries = [
+        name
+        for name, module in sys.modules.items()
+        if not str(getattr(module, "__file__", None) or ours).startswith(ours)
+        # What a plug-in of pytest changes when it is imported, and what writes into the home folder.
+        and not name.startswith(("pytest", "_", "hypothesis", "xdist", "airflow"))
+    ]
+    quickest = sorted(recorder.seconds, key=lambda test: recorder.seconds[test])
+    lines = {test: sorted(recorder.lines.get(test, ())) for test in quickest}
+    file.write_text(json.dumps({"libraries": libraries, "lines": lines}), encoding="utf-8")
+    return code
+
+
+class _Order:
+    """Runs some tests first."""
+
+    def __init__(self, tests: list[str]) -> None:
+        self.ranks = {test: rank for rank, test in enumerate(tests)}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: self.ranks.get(item.nodeid, len(self.ranks)))
+
+
+def _run_ordered(tests: list[str], order: list[str]) -> int:
+    # A mutant may have as many bytes as the one before it, and be as old to the second.
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    return _run_pytest(tests, TEST_TIMEOUT, _Order(order))
 
 
 def main() -> int:
@@ -293,10 +363,11 @@ def main() -> int:
     arguments = parser.parse_args()
     chosen = [name for name in MODULES if any(part in name for part in arguments.modules or [""])]
     print(f"seed {arguments.seed}, {arguments.each} mutants of each module")
+    print("seconds are of the processor: of the tests without a change, and of all mutants")
     print(f"{'module':48}{'mutants':>8}{'noticed':>8}{'tests, s':>9}{'all, s':>8}", flush=True)
     since, counts, lines = time.monotonic(), Counter[str](), []
     with ProcessPoolExecutor(arguments.processes) as pool:
-        played = pool.map(play, chosen, [choose_mutants(name, arguments.seed, arguments.each) for name in chosen])
+        played = pool.map(partial(play, seed=arguments.seed, number=arguments.each), chosen)
         for name, (seconds, results) in zip(chosen, played, strict=True):
             verdicts = Counter(verdict for _, verdict, _ in results)
             counts += verdicts

@@ -13,18 +13,19 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from urllib.parse import urlencode
 
 import httpx
 from airflow_here import ROOT, AirflowHere, AirflowHereError, wait_until
 from airflow_rest import Api, Run
 from pictures_dag import train
-from playwright.sync_api import Browser, Error as BrowserError, FrameLocator, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Error as BrowserError, FrameLocator, Locator, Page, Route, sync_playwright
 
 from trainer_core import CustomTrainer, LocalProcessBackendConfig, TrainerClient
 
 PICTURES = ROOT / "docs" / "pictures"
 _DAG = "nightly_classifier"
-_FAILING_DAG = "weekly_classifier"
+_DAGS = (_DAG, "weekly_classifier", "monthly_classifier", "classifier_sweep", "classifier_search")
 _WIDTH = 1200  # pixels
 _MAX_BYTES = 200_000
 _TIMEOUT = 120_000  # milliseconds, for busy machines
@@ -70,7 +71,7 @@ def start_browser() -> Iterator[Browser]:
 
 
 def make_airflow_pictures(browser: Browser, folder: Path) -> None:
-    """Run a failing and a succeeding training in Airflow, and take pictures of their pages."""
+    """Run trainings in Airflow, and take pictures of their pages and of the list."""
     dags = folder / "dags"
     dags.mkdir(parents=True)
     shutil.copy(ROOT / "tools" / "pictures_dag.py", dags)
@@ -79,17 +80,23 @@ def make_airflow_pictures(browser: Browser, folder: Path) -> None:
     try:
         with airflow:
             api = Api(airflow)
-            for dag in (_DAG, _FAILING_DAG):
+            for dag in _DAGS:
                 api.unpause(dag)
-            failed = api.start(_FAILING_DAG)
-            failed.wait()
+            failed, resumed, sweep, search = [api.start(dag) for dag in _DAGS[1:]]
+            for run in (failed, resumed, sweep, search):
+                run.wait()
             running = api.start(_DAG)
             running.wait_for_task("train", "deferred")
             page = open_airflow(browser, airflow, api)
             picture_running_job(page, running)
             picture_task_log(page, running)
-            picture_failed_job(page, failed)
             picture_list(page)
+            picture_failed_job(page, failed)
+            picture_attempts(page, resumed)
+            picture_comparison(page, sweep)
+            picture_search(page, search)
+            picture_ended_jobs(page, running)
+            picture_states_of_the_list(page)
     finally:
         for job in jobs.list_jobs():
             jobs.delete_job(job.name)
@@ -120,7 +127,7 @@ def open_job(page: Page, run: Run, height: int) -> FrameLocator:
 
 def picture_running_job(page: Page, run: Run) -> None:
     """Page of a running job with progress, curves and log."""
-    frame = open_job(page, run, 915)
+    frame = open_job(page, run, 850)
     bar = frame.get_by_role("progressbar", name="Progress of the training")
     wait_until(lambda: float(bar.get_attribute("value") or 0) >= _MIN_PERCENTAGE, "the training is half done")
     frame.get_by_role("img", name="loss").wait_for()
@@ -130,15 +137,80 @@ def picture_running_job(page: Page, run: Run) -> None:
 
 def picture_failed_job(page: Page, run: Run) -> None:
     """Page of a failed job with its diagnosis."""
-    frame = open_job(page, run, 975)
+    frame = open_job(page, run, 858)
     frame.get_by_role("log").filter(has_text="generating").wait_for()
     save(page, "trainjob-failed")
+
+
+def picture_attempts(page: Page, run: Run) -> None:
+    """Page of a job whose first attempt was killed: its curves are pale, and a mark shows where it was resumed."""
+    open_task(page, run, 1070)
+    page.get_by_role("table", name="Attempts").wait_for()
+    page.get_by_text("resumed from step").last.wait_for()
+    save(page, "trainjob-attempts")
+
+
+def picture_comparison(page: Page, run: Run) -> None:
+    """The jobs of a sweep side by side."""
+    page.goto(f"/trainjobs/?dag={run.dag}")
+    boxes = page.get_by_role("checkbox", name="Compare")
+    boxes.nth(2).wait_for()
+    for box in boxes.all():
+        box.check()
+    page.get_by_role("link", name="Compare").click()
+    page.set_viewport_size({"width": _WIDTH, "height": 910})
+    page.get_by_role("list", name="Curves").get_by_role("listitem").nth(2).wait_for()
+    save(page, "trainjobs-compare")
+
+
+def picture_search(page: Page, run: Run) -> None:
+    """Page of a search with its trials."""
+    page.set_viewport_size({"width": _WIDTH, "height": 1180})
+    page.goto(f"/trainjobs/search?{urlencode({'dag_id': run.dag, 'run_id': run.run_id, 'task_id': 'tune'})}")
+    page.get_by_role("list", name="Curves").get_by_role("listitem").nth(4).wait_for()
+    save(page, "trainjobs-search")
+
+
+def picture_ended_jobs(page: Page, run: Run) -> None:
+    """Page of a job that was cancelled, and then deleted."""
+    run.fail()
+    open_task(page, run, 640)
+    page.get_by_role("status").filter(has_text="Cancelled").wait_for()
+    page.get_by_role("img", name="loss").wait_for()
+    save(page, "trainjob-cancelled")
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    page.get_by_role("status").filter(has_text="Deleted").wait_for()
+    page.set_viewport_size({"width": _WIDTH, "height": 310})
+    save(page, "trainjob-deleted")
+
+
+def picture_states_of_the_list(page: Page) -> None:
+    """The list without an answer, without a job, and with an API server that is away."""
+    page.set_viewport_size({"width": _WIDTH, "height": 420})
+    unanswered: list[Route] = []
+    page.route("**/api/jobs*", lambda route: unanswered.append(route))
+    page.goto("/trainjobs/")
+    save(page, "trainjobs-loading")
+    unanswered[0].abort()
+    page.get_by_role("alert").wait_for()
+    save(page, "trainjobs-error")
+    page.unroute_all()
+    page.goto("/trainjobs/?text=transformer")
+    page.get_by_role("button", name="Clear filters").wait_for()
+    save(page, "trainjobs-empty")
+
+
+def open_task(page: Page, run: Run, height: int) -> None:
+    """Open the page of a run's job without Airflow's frame."""
+    page.set_viewport_size({"width": _WIDTH, "height": height})
+    page.goto(f"/trainjobs/job?{urlencode({'dag_id': run.dag, 'run_id': run.run_id, 'task_id': 'train'})}")
 
 
 def picture_list(page: Page) -> None:
     """List of the jobs, also on a phone."""
     page.goto("/trainjobs/?column=metric.loss&column=duration")
-    page.set_viewport_size({"width": _WIDTH, "height": 420})
+    page.set_viewport_size({"width": _WIDTH, "height": 800})
     page.get_by_role("link", name="train").first.wait_for()
     save(page, "trainjobs-list")
     page.set_viewport_size({"width": 390, "height": 700})

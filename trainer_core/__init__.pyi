@@ -7,6 +7,9 @@ from .client import (
     TrackedRun as TrackedRun,
     TrainerClient as TrainerClient,
 )
+from .client.optimizer_client import (
+    OptimizerClient as OptimizerClient,
+)
 from .config import (
     ContainerBackendConfig as ContainerBackendConfig,
     DebugBackendConfig as DebugBackendConfig,
@@ -86,6 +89,7 @@ from .options import (
     JobTemplatePatch as JobTemplatePatch,
     Labels as Labels,
     ManagedBy as ManagedBy,
+    MoreMemory as MoreMemory,
     Name as Name,
     OnBackend as OnBackend,
     PodSpecPatch as PodSpecPatch,
@@ -132,6 +136,13 @@ from .search.definition import (
     OptunaSampler as OptunaSampler,
     RandomSearch as RandomSearch,
     TrialConfig as TrialConfig,
+)
+from .search.results import (
+    Metric as Metric,
+    OptimizationJob as OptimizationJob,
+    Result as Result,
+    SearchOutcome as SearchOutcome,
+    Trial as Trial,
 )
 from .search.space import (
     Search as Search,

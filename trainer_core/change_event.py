@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["ChangeEvent", "wait_any", "wait_any_async"]
-
 
 class ChangeEvent:
     """Flag that one thread or one event loop at a time can wait for. Any thread may set it, and never blocks."""

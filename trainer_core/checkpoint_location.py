@@ -16,8 +16,6 @@ from trainer_core.errors import UnsupportedError
 from trainer_core.node import env
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["MOUNT_PATH", "build_scope", "build_variables", "is_bucket", "resolve_uri", "split_uri"]
-
 #: Mount path of the volume with the checkpoints in a container.
 MOUNT_PATH = "/checkpoints"
 _DEFAULT_GENERATION = "0"
@@ -73,12 +71,24 @@ def build_scope(request: TrainJobRequest) -> str:
     return f"{request.require_name()}-{nonce or 'new'}/g-{_DEFAULT_GENERATION}"
 
 
+def get_folder(uri: str, field: str = "uri") -> str:
+    """Return the path of a ``file://`` place."""
+    return split_uri(uri, ("file",), field)[1]
+
+
 def build_variables(
-    request: TrainJobRequest, uri: str, to_path: Callable[[str, str], str], overlaps: bool = False
+    request: TrainJobRequest,
+    uri: str | None,
+    to_path: Callable[[str, str], str] = get_folder,
+    overlaps: bool = False,
 ) -> dict[str, str]:
-    """Return the environment variables that tell the nodes where checkpoints are, and the settings of the option."""
+    """Return the environment variables that tell the nodes where checkpoints are, and the settings of the option.
+
+    ``Checkpoints(every_steps=100)`` of an owner at ``file:///data`` →
+    ``{"TRAINJOB_CHECKPOINT_PATH": "/data/train-3f0c9ad1be/g-0", "TRAINJOB_CHECKPOINTS": '{"every_steps": 100, ...}'}``
+    """
     option = request.checkpoints
-    if option is None:
+    if option is None or uri is None:
         return {}
     if "://" in option.load and is_bucket(option.load) != is_bucket(uri):
         raise UnsupportedError(f"Checkpoints load: {option.load} is at another kind of place than {uri}; copy it there")

@@ -26,8 +26,6 @@ from trainer_core.text import format_size, shorten
 if TYPE_CHECKING:
     from trainer_core.request import Project, TrainJobRequest
 
-__all__ = ["check_scheme", "remove_unused", "resolve", "store", "store_project", "try_bucket"]
-
 #: Characters of packed files in arguments. With the function and the programs of the node they stay below the 1,000,000
 #: characters of a container's arguments.
 _MAX_ARCHIVE = 900_000

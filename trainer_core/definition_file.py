@@ -26,8 +26,6 @@ from trainer_core.yaml_documents import MAX_LENGTH, parse_yaml
 if TYPE_CHECKING:
     from trainer_core.client import TrainerClient
 
-__all__ = ["build_definition_request", "collect_options", "import_function", "read_definition", "read_yaml_documents"]
-
 #: Keys that are short for an option.
 _OPTION_KEYS = {
     "name": Name,

@@ -13,23 +13,9 @@ from urllib.parse import unquote
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError
 from trainer_core.jobs import Outcome, Progress, TrainJob, describe_status
+from trainer_core.lifecycle.attempt_memory import get_attempt_memory
 from trainer_core.logs import find_last_progress
 from trainer_core.request import TrainJobRequest
-
-__all__ = [
-    "ARTIFACT",
-    "METRIC",
-    "PARAM",
-    "JobDetails",
-    "build_row",
-    "check_column",
-    "compare_files",
-    "compare_rows",
-    "name_values",
-    "needs_details",
-    "read_details",
-    "sort_rows",
-]
 
 #: Prefixes of the columns that are named after an argument, a metric and an artifact.
 PARAM = "param."
@@ -84,6 +70,7 @@ _OF_REQUEST: dict[str, Callable[[TrainJobRequest], Any]] = {
     "image": lambda request: request.trainer and request.trainer.image,
     "processes": lambda request: request.trainer and request.trainer.num_proc_per_node,
     "packages": lambda request: ", ".join(request.trainer.packages) if request.trainer else None,
+    "memory": lambda request: str(get_attempt_memory(request) or ""),
     "variables": lambda request: ", ".join(sorted(request.trainer.env)) if request.trainer else None,
 }
 _FIXED = (*_OF_JOB, *_OF_DETAILS, *_OF_REQUEST)

@@ -11,7 +11,7 @@ from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from trainer_core import validation
+from trainer_core import resources, validation
 from trainer_core.errors import TrainerError
 from trainer_core.resource_use import ResourceUse
 from trainer_core.runtimes import Runtime
@@ -33,6 +33,7 @@ __all__ = [
     "SEARCH_RECORD_LABEL",
     "STATUSES",
     "SUSPENDED",
+    "AttemptMemory",
     "Category",
     "Diagnosis",
     "Event",
@@ -57,7 +58,7 @@ __all__ = [
 _VERSION = 1
 _REF_FIELDS = ("backend", "namespace", "name", "uid")
 #: Fields that JSON data has only if they have a value: programs of earlier releases refuse unknown fields.
-_LEFT_OUT = frozenset({"objective", "paused_at"})
+_LEFT_OUT = frozenset({"objective", "paused_at", "memory"})
 #: Characters of a value that a message quotes.
 _QUOTED = 120
 
@@ -310,11 +311,7 @@ class _Record:
 
 
 def _validate(kind: Any, data: object) -> Any:
-    """Return the object of a dataclass for its JSON data.
-
-    Raises:
-        ValueError: The data is invalid.
-    """
+    """Return the object of a dataclass for its JSON data."""
     from pydantic import ValidationError  # See `_type_adapter`.
 
     try:
@@ -488,6 +485,40 @@ class Diagnosis:
         return f"{self.category.value}{where}: {self.reason}"
 
 
+@dataclass(frozen=True)
+class AttemptMemory:
+    """The memory of an attempt with the option `MoreMemory`, as Kubernetes quantities.
+
+    Attributes:
+        amount: What each node of this attempt asks for.
+        asked: What the request asks for.
+        next: What the next attempt asks for if this one runs out of memory. None if this one has the limit.
+    """
+
+    amount: str
+    asked: str
+    next: str | None = None
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    def __post_init__(self) -> None:
+        for quantity in (self.amount, self.asked, self.next or self.amount):
+            resources.parse_memory(quantity)
+
+    @classmethod
+    def parse(cls, data: object) -> AttemptMemory | None:
+        """Return the memory that is recorded with a TrainJob; None if it is damaged. Anyone may edit an annotation."""
+        try:
+            memory: AttemptMemory = _validate(cls, data)
+        except ValueError:
+            return None
+        return memory
+
+    def __str__(self) -> str:
+        """Return the amount as text, such as ``12Gi (asked 8Gi)``."""
+        return self.amount if self.amount == self.asked else f"{self.amount} (asked {self.asked})"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome(_Record):
     """What a TrainJob that has ended left. XCom and KFP outputs carry it as JSON.
@@ -512,6 +543,7 @@ class Outcome(_Record):
             are switched off or not available.
         objective: What it reported of the objective of its search. None outside of a search.
         paused_at: Step of the rung at which a trial has paused, with a checkpoint. None if it did not.
+        memory: What this attempt asked for. None without the option `MoreMemory`.
     """
 
     ref: dict[str, Any]
@@ -529,6 +561,7 @@ class Outcome(_Record):
     resource_use: ResourceUse | None = None
     objective: ObjectiveReport | None = None
     paused_at: int | None = None
+    memory: AttemptMemory | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -590,12 +623,7 @@ def _to_json_value(value: Any) -> Any:
 
 
 def describe_status(status: str, reason: str | None) -> str:
-    """Return the status of a TrainJob for people: a trial that its search has ended has not failed.
-
-    Args:
-        status: The status.
-        reason: `TrainJob.reason`: the diagnosis of an ended TrainJob.
-    """
+    """Return the status of a TrainJob for people: a trial that its search has ended has not failed."""
     is_stopped = status == FAILED and (reason or "").startswith(Category.STOPPED_EARLY.value)
     return "Stopped early" if is_stopped else status
 
@@ -646,18 +674,9 @@ def build_complete_outcome(
     last_progress: Progress | None = None,
     fetched: Mapping[str, str] | None = None,
     resource_use: ResourceUse | None = None,
+    memory: AttemptMemory | None = None,
 ) -> Outcome:
-    """Build the outcome of a complete TrainJob.
-
-    Args:
-        ref: The TrainJob.
-        termination: Termination record of rank 0. Empty for a TrainJob that only initializes.
-        started_at: When its first step started.
-        finished_at: When it ended.
-        last_progress: What `progress` reported last.
-        fetched: URIs of what the initializers fetched, by role.
-        resource_use: Use of resources by its nodes.
-    """
+    """Build the outcome of a complete TrainJob from the record of rank 0, which is empty if it only initializes."""
     uris = dict(fetched or {})
     result = termination.get("result") if termination else (uris or None)
     # What the node kept of a result that is too large.
@@ -673,6 +692,7 @@ def build_complete_outcome(
         result_truncated=bool(termination.get("truncated")),
         result_note=termination.get("note"),
         resource_use=resource_use,
+        memory=memory,
         **extract_training_state([termination], last_progress),
     )
 
@@ -680,11 +700,9 @@ def build_complete_outcome(
 def extract_training_state(
     records: Iterable[Mapping[str, Any] | None], last_progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Return the fields of an outcome about checkpoints, and about the objective of a search.
+    """Return the fields of an outcome about checkpoints and the objective of a search, from the records, newest first.
 
-    Args:
-        records: Termination records of the nodes, newest first: that of rank 0 has them.
-        last_progress: What `progress` reported last, for a node whose record is missing.
+    The last progress is for a node whose record is missing.
     """
     known = [record for record in records if record]
     saved = next((record for record in known if "checkpoint" in record), {})
@@ -700,23 +718,14 @@ def extract_training_state(
 
 
 def extract_metrics(result: Any, last_progress: Mapping[str, float] | None = None) -> dict[str, float]:
-    """Return the numbers of a result: of its ``metrics`` entry if it has one, otherwise of its top level.
-
-    Args:
-        result: Return value of the training function.
-        last_progress: Metrics that `progress` reported last. Numbers of the result take precedence.
-    """
+    """Return the numbers of a result: of its ``metrics`` entry if it has one, otherwise of its top level."""
     source = result.get("metrics", result) if isinstance(result, dict) else {}
     source = source if isinstance(source, dict) else {}
     return {**(last_progress or {}), **{str(k): float(v) for k, v in source.items() if _is_finite_number(v)}}
 
 
 def extract_artifacts(result: Any) -> dict[str, str]:
-    """Return the URIs in the ``artifacts`` entry of a result, by name. Values that are not strings are left out.
-
-    Args:
-        result: Return value of the training function.
-    """
+    """Return the URIs in the ``artifacts`` entry of a result, by name. Values that are not strings are left out."""
     entry = result.get("artifacts") if isinstance(result, dict) else None
     return {str(k): v for k, v in entry.items() if isinstance(v, str)} if isinstance(entry, dict) else {}
 

@@ -21,8 +21,6 @@ from trainer_core.packaging.project_imports import find_missing_imports
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtime_admin import unknown_fields
 
-__all__ = ["GROUP", "Definition", "Problem", "find_definitions", "find_problems", "find_warnings"]
-
 GROUP = "trainjob.lint"
 #: Largest number of requirements that a warning names.
 _MAX_NAMED = 3

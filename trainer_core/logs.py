@@ -11,22 +11,8 @@ from queue import Empty, Queue
 from typing import Any, NamedTuple
 
 from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import Diagnosis, ObjectiveReport, Progress, extract_training_state
+from trainer_core.jobs import ObjectiveReport, Progress
 from trainer_core.node.progress import PREFIX
-
-__all__ = [
-    "MAX_LOG_LINES",
-    "LogChunk",
-    "LogLine",
-    "build_progress",
-    "find_last_progress",
-    "find_training_state",
-    "merge_streams",
-    "parse_progress",
-    "parse_timed_progress",
-    "select_steps",
-    "tail_steps",
-]
 
 #: Default limit of the lines in a chunk: few enough to forward them without blocking the reader for long.
 MAX_LOG_LINES = 1000
@@ -138,11 +124,6 @@ def find_last_progress(lines: Iterable[str]) -> Progress | None:
     if report is None:
         return None
     return build_progress(report)
-
-
-def find_training_state(diagnosis: Diagnosis, records: Iterable[Mapping[str, Any] | None] = ()) -> dict[str, Any]:
-    """Return the fields of a failed TrainJob's outcome about its checkpoints and the objective of a search."""
-    return extract_training_state(records, find_last_progress(reversed(diagnosis.log_tail)))
 
 
 def build_progress(report: Mapping[str, Any]) -> Progress:

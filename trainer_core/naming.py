@@ -15,18 +15,6 @@ from typing import Any
 
 from trainer_core.text import shorten
 
-__all__ = [
-    "MAX_NAME_LENGTH",
-    "build_attempt_name",
-    "build_job_name",
-    "find_attempt",
-    "generate_name",
-    "hash_owner_key",
-    "is_namespace",
-    "is_object_name",
-    "validate_name",
-]
-
 #: 63 minus the length of ``-dataset-initializer-0-0-xxxxx``.
 MAX_NAME_LENGTH = 33
 

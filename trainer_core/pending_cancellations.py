@@ -21,8 +21,6 @@ from trainer_core.jobs import ATTACHED_LABEL, TrainJobRef
 from trainer_core.node import files
 from trainer_core.request import Owner
 
-__all__ = ["add", "cancel", "cancel_pending", "remove"]
-
 _log = logging.getLogger(__name__)
 _ASKED_AT = "asked_at"
 

@@ -40,8 +40,6 @@ _TRACKING_SECONDS = 30.0
 _FAILS = "TrainJobs with the option Checkpoints fail"
 _REFUSED = "TrainJobs with the option Checkpoints are refused"
 
-__all__ = ["LIMITED", "MISSING", "OK", "UNKNOWN", "PreflightCheck", "PreflightReport", "check_backend"]
-
 
 def check_backend(
     config: BackendConfig, checkpoints_uri: str | None = None, code_uri: str | None = None

@@ -9,8 +9,6 @@ from trainer_core.jobs import Progress
 from trainer_core.logs import build_progress, parse_progress
 from trainer_core.resource_use import strip_resource_report
 
-__all__ = ["TORCHRUN_REPORT", "ReadableLog", "format_log_line", "format_log_lines"]
-
 #: First line of torchrun's report on a failed worker: 40 lines that would displace the worker's own traceback.
 TORCHRUN_REPORT = re.compile(r"torch/distributed/elastic/multiprocessing/api\.py:\d+\] failed \(exitcode")
 _TRACEBACK = "Traceback (most recent call last):"

@@ -44,6 +44,7 @@ __all__ = [
     "InitializerRequest",
     "InitializerSource",
     "Metadata",
+    "MoreMemory",
     "Owner",
     "Project",
     "RuntimeRef",
@@ -406,6 +407,18 @@ class Checkpoints(_Part):
         return self
 
 
+class MoreMemory(_Part):
+    """Settings of a `MoreMemory` option.
+
+    Attributes:
+        limit: Most memory of a node that an attempt asks for, as a Kubernetes quantity.
+        factor: How many times the memory of an attempt that ran out of it the next one asks for.
+    """
+
+    limit: Annotated[str, BeforeValidator(resources.parse_memory)]
+    factor: float = Field(default=1.5, gt=1, le=16)
+
+
 class TrackingRequest(_Part):
     """Where the run of a TrainJob is tracked. Not part of the fingerprint: it does not change the training.
 
@@ -454,7 +467,7 @@ class SearchEntry(_Part):
     Attributes:
         key: Key of the search: the owner's key of its entries is ``<key>/<entry>``.
         entry: Number of the TrainJob in the search, 0 for the first.
-        kind: ``run`` trains; ``record`` ends the search, or says that an entry is cancelled, and trains nothing.
+        kind: ``run`` trains; ``record`` ends the search, or precedes a stop that deletes a job, and trains nothing.
         reason: Why a record was written. None for a run.
         trial: Number of the trial. None for a record.
         parameters: Parameters of the trial.
@@ -465,6 +478,7 @@ class SearchEntry(_Part):
         seed: Seed of the algorithm.
         lag: How many trials back the parameters were chosen from. None: from those that had ended.
         definition: The search, as `SearchDefinition.to_dict` returns it.
+        limits_since: When its limits were set, in seconds since 1970: of several drivers, the latest limits hold.
         template: Command, arguments and environment of an image without the parameters.
         digest: Hash of what cannot change when the search is continued, with the TrainJob of a trial.
         settled: Lines of `SettledTrial`: of all trials that have ended in entry 0, every 32nd entry and records; in
@@ -484,6 +498,7 @@ class SearchEntry(_Part):
     seed: str = ""
     lag: int | None = None
     definition: dict[str, Any]
+    limits_since: float = 0.0
     template: dict[str, Any] = Field(default_factory=dict)
     digest: str = ""
     settled: tuple[list[Any], ...] = ()
@@ -508,6 +523,9 @@ class TrainJobRequest(_Part):
         delete_after_seconds: Seconds after its end when it may be deleted. None to keep it.
         workspace: Volume claim for what a TrainJob that only initializes fetches.
         checkpoints: Settings of a `Checkpoints` option.
+        more_memory: Settings of a `MoreMemory` option.
+        attempt_memory: Memory of a node in this attempt, where it is more than the request has. Not part of the
+            fingerprint. Set when the TrainJob is created.
         distributed: Settings of a `DistributedConfig`.
         pytorch_job: Settings of a `PyTorchJobSpec`.
         runai: Settings of a `RunaiSpec` and a `RunaiMasterSpec`.
@@ -532,6 +550,8 @@ class TrainJobRequest(_Part):
     delete_after_seconds: PositiveInt | None = None
     workspace: Workspace | None = None
     checkpoints: Checkpoints | None = None
+    more_memory: MoreMemory | None = None
+    attempt_memory: Annotated[str, BeforeValidator(resources.parse_memory)] | None = None
     distributed: Distributed | None = None
     pytorch_job: PyTorchJob | None = None
     runai: RunaiFields | None = None
@@ -590,15 +610,11 @@ class TrainJobRequest(_Part):
         return json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     def fingerprint(self) -> str:
-        """Return a hash of the work: of all fields except name, owner, tracking, search, nonce and scope."""
+        """Return a hash of the work, which are all fields except those that `_work` leaves out."""
         return hashlib.sha256(_canonical(self._work())).hexdigest()
 
     def list_differences(self, other: TrainJobRequest) -> list[str]:
-        """Return the fields, by dotted path, in which the work of two requests differs.
-
-        Args:
-            other: The other request.
-        """
+        """Return the fields, by dotted path, in which the work of two requests differs."""
         mine, theirs = dict(_leaves(self._work())), dict(_leaves(other._work()))
         return sorted(path for path in mine.keys() | theirs.keys() if mine.get(path) != theirs.get(path))
 
@@ -650,31 +666,19 @@ class TrainJobRequest(_Part):
         return self.model_copy(update={"name": naming.validate_name(name)})
 
     def with_checkpoints_nonce(self, nonce: str) -> TrainJobRequest:
-        """Return a copy in which checkpoints that no other TrainJob shares are identified by a nonce.
-
-        Args:
-            nonce: Ten hex digits.
-        """
+        """Return a copy in which checkpoints that no other TrainJob shares are identified by a nonce."""
         if self.checkpoints is None or (self.owner is not None and self.checkpoints.load != "never"):
             return self
         return self.model_copy(update={"checkpoints": self.checkpoints.model_copy(update={"nonce": nonce})})
 
     def with_checkpoints_scope(self, scope: str) -> TrainJobRequest:
-        """Return a copy that shares the folder of checkpoints with an earlier attempt; unchanged without checkpoints.
-
-        Args:
-            scope: Result of `checkpoint_location.build_scope` for the earlier attempt.
-        """
+        """Return a copy that shares the folder of checkpoints of an earlier attempt; unchanged without checkpoints."""
         if self.checkpoints is None:
             return self
         return self.model_copy(update={"checkpoints": self.checkpoints.model_copy(update={"scope": scope})})
 
     def with_checkpoints_uri(self, uri: str | None) -> TrainJobRequest:
-        """Return a copy whose checkpoints are kept at a place, unless the request names one or keeps none.
-
-        Args:
-            uri: The place. None for no place.
-        """
+        """Return a copy whose checkpoints are kept at a place, unless the request names one or keeps none."""
         if self.checkpoints is None or self.checkpoints.uri is not None or uri is None:
             return self
         return self.model_copy(update={"checkpoints": self.checkpoints.model_copy(update={"uri": uri})})
@@ -685,11 +689,7 @@ class TrainJobRequest(_Part):
         return self.trainer.code.project if self.trainer and self.trainer.code else None
 
     def with_project(self, **changes: str) -> TrainJobRequest:
-        """Return a copy in which fields of the `project` have other values.
-
-        Args:
-            changes: Values by name of the field.
-        """
+        """Return a copy in which fields of the `project` have other values."""
         if self.trainer is None or self.trainer.code is None or self.trainer.code.project is None:
             return self
         project = self.trainer.code.project.model_copy(update=changes)
@@ -697,11 +697,7 @@ class TrainJobRequest(_Part):
         return self.model_copy(update={"trainer": self.trainer.model_copy(update={"code": code})})
 
     def with_resource_interval(self, seconds: float | None) -> TrainJobRequest:
-        """Return a copy whose function reports its use of resources at an interval, unless its environment names one.
-
-        Args:
-            seconds: The interval; 0 for no reports. None for the default.
-        """
+        """Return a copy whose function reports its use of resources at an interval, unless its environment has one."""
         trainer = self.trainer
         if seconds is None or trainer is None or trainer.code is None or RESOURCE_INTERVAL in trainer.env:
             return self
@@ -724,17 +720,13 @@ class TrainJobRequest(_Part):
         return naming.build_attempt_name(self.name, attempt) if attempt else self.name
 
     def require_name(self) -> str:
-        """Return the name.
-
-        Raises:
-            InvalidRequestError: The request has no name.
-        """
+        """Return the name."""
         if self.name is None:
             raise InvalidRequestError("the request has neither a name nor an owner; give one of them")
         return self.name
 
     def _work(self) -> dict[str, Any]:
-        ignored = ("name", "owner", "tracking", "search")
+        ignored = ("name", "owner", "tracking", "search", "attempt_memory")
         work = {key: value for key, value in self.to_dict().items() if key not in ignored}
         if "trainer" in work:
             _remove_places_of_code(work["trainer"])

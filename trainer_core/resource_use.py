@@ -14,8 +14,6 @@ from typing import Any, ClassVar
 from trainer_core.node.resource_monitor import PREFIX
 from trainer_core.text import format_memory
 
-__all__ = ["ResourceUse", "describe_memory", "parse_resource_report", "strip_resource_report", "summarize_resource_use"]
-
 _GPU_FIELDS = ("number", "utilization", "memory", "memory_limit")
 
 
@@ -75,11 +73,7 @@ class ResourceUse:
 
 
 def summarize_resource_use(records: Iterable[Mapping[str, Any] | None]) -> ResourceUse | None:
-    """Return the use of resources of a TrainJob; None if no node has reported it.
-
-    Args:
-        records: Termination records of its nodes.
-    """
+    """Return the use of resources of a TrainJob; None if no node has reported it."""
     nodes = [totals for record in records if (totals := _get_totals(record))]
     if not nodes:
         return None
@@ -103,12 +97,7 @@ def summarize_resource_use(records: Iterable[Mapping[str, Any] | None]) -> Resou
 
 
 def describe_memory(record: Mapping[str, Any] | None, gpu: bool = False) -> str | None:
-    """Return the limit of a node's memory and the highest sample, as text; None if it has not reported them.
-
-    Args:
-        record: Its termination record.
-        gpu: The memory of its GPUs, not of the node.
-    """
+    """Return the limit of a node's memory and the highest sample, as text; None if it has not reported them."""
     totals = _get_totals(record)
     kind = "gpu_memory" if gpu else "memory"
     if not totals or f"{kind}_peak" not in totals or f"{kind}_limit" not in totals:
@@ -143,9 +132,6 @@ def strip_resource_report(line: str) -> str | None:
     """Return a log line without a report of the use of resources; None if the line has nothing else.
 
     A report that met an unfinished line of the training is behind the beginning of that line.
-
-    Args:
-        line: A log line.
     """
     before, found, _ = line.partition(PREFIX)
     return line if not found else before or None

@@ -24,6 +24,7 @@ __all__ = [
     "detect_device",
     "get_tpu_num_nodes",
     "normalize_resources",
+    "parse_memory",
     "parse_quantity",
     "quantity_text",
     "resource_name",
@@ -76,12 +77,20 @@ def parse_quantity(quantity: str | int | float) -> Fraction:
     return value
 
 
-def quantity_text(quantity: str | int | float) -> str:
-    """Return a quantity as a string: strings unchanged, numbers without exponent and trailing zeros.
+def parse_memory(quantity: object) -> str:
+    """Return an amount of memory as text; an amount of whole bytes greater than 0.
 
     Raises:
-        ValueError: Not a quantity.
+        ValueError: Not such an amount.
     """
+    text = normalize_resources({"memory": quantity})["memory"]  # type: ignore[dict-item]  # refuses other types
+    if parse_quantity(text) < 1:
+        raise ValueError(f"memory must be greater than 0, got {redact(quantity)}")
+    return text
+
+
+def quantity_text(quantity: str | int | float) -> str:
+    """Return a quantity as a string: strings unchanged, numbers without exponent and trailing zeros."""
     parse_quantity(quantity)
     if isinstance(quantity, str):
         return quantity
@@ -90,11 +99,7 @@ def quantity_text(quantity: str | int | float) -> str:
 
 
 def resource_name(name: object) -> str:
-    """Return the full name of a resource: ``gpu`` is ``nvidia.com/gpu``, ``mig-1g.5gb`` is ``nvidia.com/mig-1g.5gb``.
-
-    Raises:
-        ValueError: Not a resource name; the message lists the known ones.
-    """
+    """Return the full name of a resource: that of ``gpu`` is ``nvidia.com/gpu``; MIG profiles get the same prefix."""
     lowered = name.lower() if isinstance(name, str) else ""
     if lowered in _ALIASES:
         return _ALIASES[lowered]
@@ -107,24 +112,12 @@ def resource_name(name: object) -> str:
 
 
 def normalize_resources(resources: Mapping[str, str | int | float]) -> dict[str, str]:
-    """Return resources with full names and quantities as strings.
-
-    Args:
-        resources: Quantities by resource name, short or full.
-
-    Raises:
-        ValueError: An invalid name or quantity, a resource named twice, a fraction of a device, or MIG slices mixed
-            with whole GPUs or with other MIG slices.
-    """
+    """Return resources with full names and quantities as strings."""
     return {full: _normalize_quantity(name, full, resources[name]) for full, name in _names(resources).items()}
 
 
 def check_resources(what: str, resources: object) -> None:
-    """Refuse resources that `normalize_resources` refuses; templates and None are accepted.
-
-    Raises:
-        ValueError: A name or quantity is invalid (see `normalize_resources`).
-    """
+    """Refuse resources that `normalize_resources` refuses; templates and None are accepted."""
     validation.check_mapping(what, resources, "{'cpu': 2, 'memory': '4Gi', 'gpu': 1}")
     if isinstance(resources, Mapping):
         for full, name in _names(resources).items():
@@ -137,9 +130,6 @@ def detect_device(resources: Mapping[str, str | int | float]) -> tuple[str, str]
 
     Such as ``("gpu", "2")``, ``("mig-1g.5gb", "1")`` or ``("cpu", "4")``. Accelerators take precedence. None if the
     resources contain neither an accelerator nor a CPU.
-
-    Raises:
-        ValueError: A name or quantity is invalid (see `normalize_resources`).
     """
     amounts = normalize_resources(resources)
     for full, amount in amounts.items():

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from threading import TIMEOUT_MAX
 from typing import TypeVar
 
 from trainer_core.secrets import redact
-
-__all__ = ["read_limit", "repeat_while_failing"]
 
 _T = TypeVar("_T")
 
@@ -38,23 +36,70 @@ def repeat_while_failing(
     action: Callable[[], _T],
     may_pass: Callable[[Exception], bool],
     limit: float,
-    report: Callable[[Exception, float], object],
+    report: Callable[[Exception, float], object] | None = None,
+    pauses: tuple[float, float] = (_MIN_PAUSE, _MAX_PAUSE),
 ) -> _T:
     """Return the result of an action, which is repeated for `limit` seconds as long as its error may pass by itself.
 
-    `report` gets the first error, and one each ten seconds, with the seconds that remain.
+    `report` gets the first error, and one each ten seconds, with the seconds that remain. `pauses` are the first and
+    the longest pause; each is twice the one before.
     """
-    begin = next_report = time.monotonic()
-    pause = _MIN_PAUSE
+    schedule = _Schedule(may_pass, limit, report, pauses)
     while True:
         try:
             return action()
         except Exception as error:
-            now = time.monotonic()
-            if now - begin >= limit or not may_pass(error):
+            pause = schedule.get_pause(error)
+            if pause is None:
                 raise
-            if now >= next_report:
-                next_report = now + _REPORT_SECONDS
-                report(error, limit - (now - begin))
-        time.sleep(min(pause, max(0.0, begin + limit - now)))
-        pause = min(2 * pause, _MAX_PAUSE)
+        time.sleep(pause)
+
+
+async def repeat_while_failing_async(
+    action: Callable[[], Awaitable[_T]],
+    may_pass: Callable[[Exception], bool],
+    limit: float,
+    report: Callable[[Exception, float], object] | None = None,
+    pauses: tuple[float, float] = (_MIN_PAUSE, _MAX_PAUSE),
+) -> _T:
+    """Do the same without blocking the running event loop."""
+    import asyncio  # Takes 40 ms, and most programs that import the core do not wait asynchronously.
+
+    schedule = _Schedule(may_pass, limit, report, pauses)
+    while True:
+        try:
+            return await action()
+        except Exception as error:
+            pause = schedule.get_pause(error)
+            if pause is None:
+                raise
+        await asyncio.sleep(pause)
+
+
+class _Schedule:
+    """Decides when a failed action is tried again."""
+
+    def __init__(
+        self,
+        may_pass: Callable[[Exception], bool],
+        limit: float,
+        report: Callable[[Exception, float], object] | None,
+        pauses: tuple[float, float],
+    ) -> None:
+        self._may_pass = may_pass
+        self._report = report
+        self._next_report = time.monotonic()
+        self._end = self._next_report + limit
+        self._pause, self._max_pause = pauses
+
+    def get_pause(self, error: Exception) -> float | None:
+        """Return the seconds until the next try; None if the error is final."""
+        now = time.monotonic()
+        remaining = self._end - now
+        if remaining <= 0 or not self._may_pass(error):
+            return None
+        if self._report is not None and now >= self._next_report:
+            self._next_report = now + _REPORT_SECONDS
+            self._report(error, remaining)
+        pause, self._pause = self._pause, min(2 * self._pause, self._max_pause)
+        return min(pause, remaining)

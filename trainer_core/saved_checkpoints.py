@@ -17,13 +17,11 @@ from urllib.parse import urlsplit
 from trainer_core import checkpoint_location
 from trainer_core.errors import BackendUnavailableError, InvalidRequestError, UnsupportedError
 from trainer_core.jobs import TrainJobRef
-from trainer_core.node import checkpoint_folder, checkpoints
+from trainer_core.node import checkpoint_folder, checkpoint_retention, checkpoints
 from trainer_core.request import TrainJobRequest
 
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
-
-__all__ = ["SavedCheckpoint", "list_of_job", "list_saved", "prune_of_job", "remove_expired", "try_bucket"]
 
 
 @dataclass(frozen=True)
@@ -60,22 +58,13 @@ class SavedCheckpoint:
 
 
 def list_saved(request: TrainJobRequest, uri: str) -> list[SavedCheckpoint]:
-    """Return the complete checkpoints of a request's training, oldest first.
-
-    Args:
-        request: A request with the option `Checkpoints`.
-        uri: The place of all checkpoints.
-
-    Raises:
-        UnsupportedError: Only the nodes can read the place.
-        BackendUnavailableError: The bucket cannot be read.
-    """
+    """Return the complete checkpoints of a request's training, oldest first."""
     root, settings = _build_root(request, uri), request.checkpoints.model_dump() if request.checkpoints else {}
     with _one_line_errors(uri):
         place = checkpoints.open_place(root)
         found = place.list_complete()
         resumed_from = place.read("start.json").get("resume")
-    best = checkpoints.find_best(found, settings)
+    best = checkpoint_retention.find_best(found, settings)
     return [
         SavedCheckpoint(
             step=each.step,
@@ -112,15 +101,7 @@ def prune_of_job(backend: Backend, ref: TrainJobRef) -> list[SavedCheckpoint]:
 
 
 def remove_expired(uri: str) -> list[str]:
-    """Delete the checkpoints of all trainings at a place whose time to live is over; return their folders or URIs.
-
-    Args:
-        uri: The place, ``file://`` or ``s3://``.
-
-    Raises:
-        UnsupportedError: Only nodes can read the place.
-        BackendUnavailableError: The bucket cannot be read.
-    """
+    """Delete the checkpoints of all trainings at a place whose time to live is over; return their folders or URIs."""
     with _one_line_errors(uri):
         if checkpoint_location.is_bucket(uri):
             from trainer_core.node import checkpoint_s3
@@ -130,14 +111,7 @@ def remove_expired(uri: str) -> list[str]:
 
 
 def try_bucket(uri: str) -> None:
-    """Write, list and delete a small object at a place in a bucket, as the nodes do. Leaves nothing behind.
-
-    Args:
-        uri: The place, ``s3://<bucket>/<path>``.
-
-    Raises:
-        OSError: There are no credentials, or the bucket does not answer or refuses; the message is one line.
-    """
+    """Write, list and delete a small object at a place in a bucket, as the nodes do. Leaves nothing behind."""
     from trainer_core.node.s3_client import Bucket  # Only for buckets.
 
     parts = urlsplit(uri)
@@ -171,7 +145,7 @@ def _get_folder(uri: str) -> str:
         raise UnsupportedError(
             f"checkpoints in {uri} can only be read by nodes that mount it; a node lists them with checkpoints().all()"
         )
-    return checkpoint_location.split_uri(uri, ("file",))[1]
+    return checkpoint_location.get_folder(uri)
 
 
 @contextmanager

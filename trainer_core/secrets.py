@@ -9,8 +9,6 @@ from typing import Any
 
 from trainer_core import naming
 
-__all__ = ["SecretRef", "has_credentials", "is_secret_name", "mask_credentials", "parse_secret", "redact"]
-
 _KEY = re.compile(r"(?!\.\.?\Z)[-._a-zA-Z0-9]{1,253}")
 #: Fields whose values are not quoted in messages: they may be secrets, or were meant to be references to secrets.
 _SECRET_FIELDS = frozenset({"env", "environment", "secrets"})
@@ -66,14 +64,7 @@ def _is_key(value: object) -> bool:
 
 
 def parse_secret(value: Any) -> Any:
-    """Return the `SecretRef` for its plain data ``{"name": …, "key": …}``; return other values unchanged.
-
-    Args:
-        value: A value of an environment variable or of a secret field.
-
-    Raises:
-        ValueError: The value is a dict, but not a reference to a secret.
-    """
+    """Return the `SecretRef` for its plain data ``{"name": …, "key": …}``; return other values unchanged."""
     if not isinstance(value, Mapping):
         return value
     if value.keys() != {"name", "key"}:
@@ -86,10 +77,6 @@ def redact(value: object, path: Sequence[str] = ()) -> str:
     """Return a value as a message may quote it. The only function that decides what a message shows.
 
     Values of secret fields give an empty string. Credentials in URLs are masked. Containers give their type.
-
-    Args:
-        value: The value.
-        path: Path of the field that has the value.
     """
     if not _SECRET_FIELDS.isdisjoint(path):
         return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["MAX_MESSAGE", "format_memory", "format_size", "missing_extra", "shorten"]
+from collections.abc import Sequence
 
 #: Longest message of an error that quotes what a user gave.
 MAX_MESSAGE = 300
@@ -13,10 +13,6 @@ def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
     """Return a text as one line without control characters.
 
     If it is too long, the middle is left out: the end of a message is the advice.
-
-    Args:
-        text: The text.
-        limit: Maximum number of characters. Default `MAX_MESSAGE`.
     """
     line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in " ".join(text.split()))
     if len(line) <= limit:
@@ -43,13 +39,12 @@ def format_memory(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
-def missing_extra(subject: str, package: str, extra: str) -> str:
-    """Return the message for a package that is not installed: who needs it, and the extra that installs it.
-
-    Args:
-        subject: What needs the package, such as ``"the container backend"``.
-        package: Name of the package, such as ``"docker"``.
-        extra: Extra of this distribution that installs it, such as ``"containers"``.
-    """
+def missing_extra(subject: str, packages: str | Sequence[str], extra: str) -> str:
+    """Return the message for packages that are not installed: who needs them, and the extra that installs them."""
+    names = [packages] if isinstance(packages, str) else packages
+    noun, are = ("package", "is") if len(names) == 1 else ("packages", "are")
     command = f"pip install -e '.[{extra}]'"  # The distribution is on no index, where anybody could take its name.
-    return f"{subject} needs the package {package}, which is not installed: {command} in a clone of trainjob-workflows"
+    return (
+        f"{subject} needs the {noun} {' and '.join(names)}, which {are} not installed: "
+        f"{command} in a clone of trainjob-workflows"
+    )

@@ -27,42 +27,6 @@ from trainer_core.text import MAX_MESSAGE, shorten
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-__all__ = [
-    "MAX_DEPTH",
-    "MAX_ENV_VALUE",
-    "MAX_VALUES",
-    "RESERVED_INITIALIZER_ENV",
-    "RESERVED_TORCH_ENV",
-    "check_annotations",
-    "check_code_uri",
-    "check_count",
-    "check_env",
-    "check_fraction",
-    "check_image",
-    "check_index_urls",
-    "check_labels",
-    "check_load",
-    "check_mapping",
-    "check_object_name",
-    "check_one_of",
-    "check_packages",
-    "check_place_uri",
-    "check_reserved_env",
-    "check_result_uri",
-    "check_size",
-    "check_string",
-    "check_strings",
-    "check_tracking_uri",
-    "format_duration",
-    "format_problems",
-    "is_placeholder",
-    "known_fields",
-    "list_names",
-    "list_problems",
-    "parse_duration",
-    "parse_json",
-]
-
 #: Variables of torch.distributed that describe the rank of a process and the address of the master.
 RESERVED_TORCH_ENV = re.compile(r"MASTER_(ADDR|PORT)|WORLD_SIZE|RANK|PET_.+")
 

@@ -13,8 +13,6 @@ import yaml
 from trainer_core.text import shorten
 from trainer_core.validation import MAX_DEPTH, MAX_VALUES
 
-__all__ = ["MAX_LENGTH", "parse_yaml"]
-
 #: Characters of a text, with all its documents.
 MAX_LENGTH = 4_000_000
 

@@ -25,7 +25,7 @@ from trainer_core.errors import TrainerError
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from trainer_core.preflight import PreflightReport
+    from trainer_core.k8s.preflight import PreflightReport
 
 __all__ = ["TrainJobHook"]
 

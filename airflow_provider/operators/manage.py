@@ -104,10 +104,7 @@ class DeleteTrainJobOperator(ManageOperator):
     """
 
     def _run(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> None:
-        if isinstance(job, TrainJobRef):
-            client.delete_job(job)
-        else:
-            client.delete_job(job)
+        client.delete_job(job)
 
 
 class _SuspendResumeOperator(ManageOperator):

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_provider import assets, deferral, job_location, spec, xcom
 from airflow_provider.exceptions import TrainJobSearchFailedError
 from airflow_provider.operators.trainjob import TrainJobOperator, build_unreachable
+from airflow_provider.trigger_event import JobEvent
 from trainer_core.errors import JobNotFoundError, TrainerError
 from trainer_core.jobs import RUNNING, TrainJobRef
 from trainer_core.search.definition import Direction, SearchDefinition, build_search_data
-from trainer_core.search.sampling import scale
-from trainer_core.search.space import parse_space
+from trainer_core.search.space import parse_space, scale
 from trainer_core.trainers import CustomTrainer
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
     from trainer_core.request import TrainJobRequest
     from trainer_core.search.definition import Algorithm, Objective, StopPolicy, TrialConfig
@@ -51,9 +51,8 @@ class SearchOperator(TrainJobOperator):
             trial_config=TrialConfig(num_trials=20, parallel_trials=4),
             deferrable=True,
         )
-        best = {"lr": "{{ ti.xcom_pull('tune', key='parameters')['lr'] }}"}
+        best = tune.output["parameters"]
         final = TrainJobOperator(task_id="final", runtime="python", trainer=CustomTrainer(train), func_args=best)
-        tune >> final
         ```
 
     Args:
@@ -85,7 +84,7 @@ class SearchOperator(TrainJobOperator):
         trial_config: TrialConfig | Mapping[str, Any] | None = None,
         algorithm: Algorithm | Mapping[str, Any] | str | None = None,
         stop: StopPolicy | Mapping[str, Any] | None = None,
-        func_args: Mapping[str, Any] | None = None,
+        func_args: Mapping[str, Any] | XComArg | None = None,
         **kwargs: Any,
     ) -> None:
         if not kwargs.get("wait_for_completion", True):
@@ -117,7 +116,7 @@ class SearchOperator(TrainJobOperator):
             TrainJobTimeoutError: The search did not end within `execution_timeout`.
             TrainJobUnreachableError: The trigger could no longer read the trials.
         """
-        return self.execute(context) if "search" in event else super().execute_complete(context, event)
+        return self.execute(context) if JobEvent.parse(event).search else super().execute_complete(context, event)
 
     def _submit_request(self, request: TrainJobRequest) -> TrainJobRef:
         from trainer_core.search.driver import SearchDriver  # Parsing a DAG file does not need it.
@@ -127,9 +126,11 @@ class SearchOperator(TrainJobOperator):
         self._driver = SearchDriver(client, request.owner, definition, request)
         if not self._driver.exists:
             self._saved_place.announce(job_location.describe_place(client))
-        self._state = self._driver.step()
-        while self._state.must_create:
-            self._state = self._driver.step()
+        self._state = self._driver.try_step()
+        while self._state.must_create or self._state.is_stale:
+            if self._state.is_stale:
+                self._driver.wait(self._state)
+            self._state = self._driver.try_step()
         ref = self._driver.first_ref
         if ref is None:
             raise JobNotFoundError(f"search {self._driver.name!r}: its TrainJobs were deleted while it began")

@@ -2,6 +2,12 @@
 
 The job's name is derived from the task instance. A worker that is killed at any point therefore leaves at most one job,
 and the next try finds it. After submission only the job's ref is used, never the operator's definition.
+
+1. DAG file: the arguments become `spec`, plain data, checked as far as the DAG names the backend.
+2. `execute`, in a worker: an earlier try's place is checked, the rendered request is submitted or its job attached to,
+   and the ref is stored before any wait.
+3. Wait: `_wait_and_finish` in the worker, or a trigger, whose event `execute_complete` gets in another worker.
+4. `_finish`: XComs, the run, the events of assets; the result is returned, or the failure raised.
 """
 
 from __future__ import annotations
@@ -43,6 +49,7 @@ from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch, describe_deletion
 from airflow_provider.task_store import SavedRef
+from airflow_provider.trigger_event import JobEvent
 from trainer_core import request_builder
 from trainer_core.config import BackendConfig, ClusterConfig
 from trainer_core.errors import (
@@ -63,7 +70,7 @@ from trainer_core.runtimes import Runtime
 from trainer_core.text import format_size
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
 __all__ = ["InitializeOperator", "TrainJobOperator"]
 
@@ -103,8 +110,9 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             `env` and numbers; each argument is converted to the type that the function declares. The source of the
             function is not templated.
         func_args: Keyword arguments of the training function; they override those of the trainer. Values can be
-            templates and results of upstream tasks. Use it with ``.partial(…).expand(func_args=…)``. Becomes part of
-            ``spec.trainer.command``. Default: None. Templated.
+            templates and results of upstream tasks; the dict can be such a result, ``tune.output["parameters"]``. Use
+            it with ``.partial(…).expand(func_args=…)``. Becomes part of ``spec.trainer.command``. Default: None.
+            Templated.
         initializer: Dataset and model to download before training: an `Initializer`, or a dict such as
             ``{"dataset": "hf://owner/name"}``. Becomes ``spec.initializer.dataset`` and ``spec.initializer.model``.
             Default: None. Templated.
@@ -156,7 +164,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         *,
         runtime: str | Runtime | None = None,
         trainer: Trainer | Mapping[str, Any] | str | None = None,
-        func_args: Mapping[str, Any] | None = None,
+        func_args: Mapping[str, Any] | XComArg | None = None,
         initializer: Initializer | Mapping[str, Any] | None = None,
         options: Sequence[Option] | str | None = None,
         secrets: Mapping[str, str | Mapping[str, str]] | None = None,
@@ -183,6 +191,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         )
         self.spec, self._code_content = spec.split_code(data)
         self.func_args = func_args
+        self._has_late_args = spec.has_late_args(func_args)
         self.secrets = connection_secrets.validate_secrets(secrets, data)
         self.backend = backend
         self.backend_config = backend_config
@@ -248,28 +257,29 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self._read_task_store(context)
         # The process is not the one that submitted the job, so secrets must be masked again before the log is written.
         connection_secrets.mask_connection_fields(connection_secrets.list_connection_fields(self.secrets, self.spec))
-        ref = deferral.parse_event_ref(event)
+        ended = JobEvent.parse(event)
+        ref = ended.job
         self._ref = self._pull_ref(ti) or ref
-        self._ref_data = self._ref_data or dict(event["ref"])
+        self._ref_data = self._ref_data or dict(ended.ref)
         links.select_links(self, ti)
         if ref != self._ref:
             # Airflow can deliver the event of a trigger that belongs to an earlier, cleared try.
             self.log.info("TrainJob %s belongs to an earlier try; waiting for %s", ref.name, self._ref.name)
             return self._follow_job(ti, self._ref)
-        if "outcome" in event:
-            log_is_written = deferral.write_remaining_log(self.hook, event, self.log, self._task_store)
-            return self._finish(ti, Outcome.from_dict(event["outcome"]), log_is_written)
-        if "timeout" in event:
-            if event.get("cancelled"):
+        if ended.outcome is not None:
+            log_is_written = deferral.write_remaining_log(self.hook, ended, self.log, self._task_store)
+            return self._finish(ti, Outcome.from_dict(ended.outcome), log_is_written)
+        if ended.timeout is not None:
+            if ended.cancelled:
                 self._saved_ref.forget(ref)
                 ti.xcom_push(key="status", value=FAILED)
-            raise TrainJobTimeoutError(f"{self._timeout_reason}: {event['timeout']}")
-        if "elsewhere" in event:
+            raise TrainJobTimeoutError(f"{self._timeout_reason}: {ended.timeout}")
+        if ended.elsewhere:
             self.log.warning("The triggerer cannot see TrainJob %s; waiting in this worker", ref.name)
             self._saved_ref.wait_in_worker(ref)
             return self._wait_without_deferring(ti, ref)
         self._cancel_unless_retried(ti)
-        raise build_unreachable(ref, event.get("error"))
+        raise build_unreachable(ref, ended.error)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume after the deferral. If Airflow itself ended the deferral, cancel the job."""
@@ -404,7 +414,11 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
 
     def _get_func_args(self) -> Mapping[str, Any]:
         """Return the rendered arguments that override those of the trainer."""
-        return self.func_args or {}
+        args: Any = self.func_args
+        if self._has_late_args:
+            # `trainjob lint` reads them before they are rendered.
+            return {} if spec.has_late_args(args) else spec.check_func_args(args)
+        return args or {}
 
     def _follow_job(self, ti: Any, ref: TrainJobRef) -> Any:
         status, outcome = self._observe_once(ref)

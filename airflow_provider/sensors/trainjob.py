@@ -20,6 +20,7 @@ from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch, describe_deletion
 from airflow_provider.task_log import LogForwarder
+from airflow_provider.trigger_event import JobEvent
 from trainer_core.client.waiting import finish_wait
 from trainer_core.config import BackendConfig
 from trainer_core.errors import JobElsewhereError, TrainerError
@@ -188,20 +189,21 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Finish the task with the event of the trigger; if it carries an outcome, the backend is not read again."""
-        ref = deferral.parse_event_ref(event)
+        ended = JobEvent.parse(event)
+        ref = ended.job
         if ref != self.ref:
             # Airflow can deliver the event of a trigger that belongs to an earlier, cleared try.
             self.log.info("TrainJob %s belongs to an earlier try; waiting for %s", ref.name, self.ref.name)
             return self._defer_unless_ended(context)
-        if "outcome" in event:
-            log_is_written = deferral.write_remaining_log(self.hook, event, self.log)
-            return self._finish(context["ti"], Outcome.from_dict(event["outcome"]), log_is_written)
-        if "timeout" in event:
-            raise AirflowSensorTimeout(f"the timeout of {self.timeout:g} s is over: {event['timeout']}")
-        if "elsewhere" in event:
+        if ended.outcome is not None:
+            log_is_written = deferral.write_remaining_log(self.hook, ended, self.log)
+            return self._finish(context["ti"], Outcome.from_dict(ended.outcome), log_is_written)
+        if ended.timeout is not None:
+            raise AirflowSensorTimeout(f"the timeout of {self.timeout:g} s is over: {ended.timeout}")
+        if ended.elsewhere:
             self.log.warning("The triggerer cannot see TrainJob %s; waiting in this worker", ref.name)
             return super().execute(context)
-        raise TrainJobUnreachableError(f"TrainJob {ref.name!r}: its status can no longer be read: {event.get('error')}")
+        raise TrainJobUnreachableError(f"TrainJob {ref.name!r}: its status can no longer be read: {ended.error}")
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume after the deferral. If Airflow itself ended the deferral, apply `on_kill`."""

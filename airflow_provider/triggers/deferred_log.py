@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from trainer_core.jobs import TrainJobRef
     from trainer_core.logs import LogChunk
 
-__all__ = ["PROGRESS_KEY", "LogReporter"]
-
 #: XCom of the deferred task: the job's progress. The log position has the key `LOG_KEY`.
 PROGRESS_KEY = "progress"
 #: Limits for all triggers of a process together.

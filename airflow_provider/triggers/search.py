@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from airflow_provider.trigger_event import JobEvent
 from airflow_provider.triggers.trainjob import TrainJobTrigger
-from trainer_core.errors import BackendUnavailableError
 from trainer_core.request import Owner
 from trainer_core.search.driver import SearchDriver
 
@@ -24,46 +24,33 @@ if TYPE_CHECKING:
 
 __all__ = ["SearchTrigger"]
 
-#: Seconds until a step is repeated after the backend did not answer, and how long this is tolerated.
-_RETRY_SECONDS, _PATIENCE_SECONDS = 5.0, 1800.0
-
 
 class SearchTrigger(TrainJobTrigger):
     """Wait until a worker has something to do for a search, and fire one event.
 
-    The event is that of `TrainJobTrigger`, with ``search`` instead of ``outcome``: ``must_create`` if trials are to be
-    created, ``ended`` if the search has ended. `ref` is that of the search's first TrainJob, with ``search``: key,
-    slug and generation.
+    `ref` is that of the search's first TrainJob, with ``search``: key, slug and generation.
     """
 
-    async def _follow(self, client: TrainerClient, ref: TrainJobRef, reporter: LogReporter) -> dict[str, Any]:
+    async def _follow(self, client: TrainerClient, ref: TrainJobRef, reporter: LogReporter) -> JobEvent:
         owner = Owner(**self.ref["search"])
         driver = await asyncio.to_thread(SearchDriver, client, owner)
         lock = threading.Lock()
 
         def step() -> SearchState:
             with lock:
-                return driver.step(create=False)
+                return driver.try_step(create=False)
 
         def close() -> None:
             with lock:
                 driver.close()
 
-        failing_since: float | None = None
         try:
             while self.deadline is None or time.time() < self.deadline:
                 left = None if self.deadline is None else self.deadline - time.time()
-                try:
-                    state = await asyncio.to_thread(step)
-                except BackendUnavailableError as error:
-                    failing_since = failing_since or time.monotonic()
-                    if not error.transient or time.monotonic() - failing_since > _PATIENCE_SECONDS:
-                        raise
-                    await asyncio.sleep(_RETRY_SECONDS if left is None else min(left, _RETRY_SECONDS))
-                    continue
-                failing_since = None
+                state = await asyncio.to_thread(step)
                 if state.must_create or state.outcome is not None:
-                    return {"search": "ended" if state.outcome is not None else "must_create"}
+                    search = "ended" if state.outcome is not None else "must_create"
+                    return JobEvent(ref=self.ref, search=search)
                 await driver.wait_async(state, left)
         finally:
             # A step may still run, and a loser may save its checkpoint: the event does not wait for them.

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from airflow_provider import cancellation, client_cache, connection_secrets, job_location
 from airflow_provider.compat import AirflowException
 from airflow_provider.exceptions import TrainJobConnectionUnreadableError
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
+from airflow_provider.trigger_event import JobEvent
 from airflow_provider.triggers.deferred_log import LogReporter
 from trainer_core import pending_cancellations
 from trainer_core.client.waiting import finish_wait
@@ -26,6 +27,7 @@ from trainer_core.errors import BackendUnavailableError, JobElsewhereError, Trai
 from trainer_core.jobs import RUNNING, TrainJobRef
 from trainer_core.lifecycle import wait_state
 from trainer_core.lifecycle.wait_state import PendingFailureLog
+from trainer_core.retries import repeat_while_failing_async
 
 if TYPE_CHECKING:
     from trainer_core.backends.follower import Follower
@@ -35,11 +37,17 @@ __all__ = ["TrainJobTrigger"]
 
 #: Seconds for which to retry requests to a server that is unavailable.
 _RETRY_SECONDS = 30.0
+#: The first and the longest pause between two tries, for `_RETRY_SECONDS` and for `_CANCEL_SECONDS`.
+_PAUSES, _LONG_PAUSES = (0.1, 5.0), (0.1, 30.0)
 #: Seconds for which to repeat the cancellation of a job whose task a person has ended, also after `on_kill` returned.
 _CANCEL_SECONDS = 1800.0
 #: Range of seconds after which a job without events is checked. The delay is random, because thousands of triggers can
 #: start at the same time and would block the event loop with simultaneous checks.
 _RECHECK_SECONDS = (15.0, 30.0)
+#: Seconds from the start of a trigger to its event. A worker reports up to five seconds (`[workers]
+#: min_heartbeat_interval`) later that it has deferred its task, and Airflow fails a task that was resumed before this
+#: report: https://github.com/apache/airflow/issues/72716.
+_MIN_DEFERRAL_SECONDS = 6.0
 #: Cancellations in progress. The event loop itself keeps only weak references to its tasks.
 _cancellations: set[asyncio.Task[None]] = set()
 
@@ -47,10 +55,7 @@ _cancellations: set[asyncio.Task[None]] = set()
 class TrainJobTrigger(BaseTrigger):
     """Wait until a TrainJob has ended, and fire one event.
 
-    The event is a dict with ``ref`` and one of: ``outcome`` (the job's outcome, complete or failed), ``timeout`` (the
-    deadline has passed; a message) or ``error`` (the job's status cannot be read; a message). With ``error``,
-    ``elsewhere`` is true if the job lives on a host that the triggerer cannot see. ``log`` is the log position, see
-    `airflow_provider.task_log`.
+    The event is an `airflow_provider.trigger_event.JobEvent` as JSON data.
 
     Airflow stores the arguments in its database, so they are plain JSON data without secrets.
 
@@ -113,9 +118,12 @@ class TrainJobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the job and yield one event."""
-        result = await self._wait_and_report()
+        began = time.monotonic()
+        event = await self._wait_and_report()
+        if self.trigger_id is not None:  # In a triggerer; `dag.test()` has no executor.
+            await asyncio.sleep(max(0.0, began + _MIN_DEFERRAL_SECONDS - time.monotonic()))
         self._fired = True
-        yield TriggerEvent({"ref": self.ref, **result})
+        yield TriggerEvent(event.to_dict())
 
     async def on_kill(self) -> None:
         """Cancel the TrainJob if a user has ended the task.
@@ -142,8 +150,7 @@ class TrainJobTrigger(BaseTrigger):
         if await self._cancel(_CANCEL_SECONDS):
             self.log.info("TrainJob %s was cancelled", self.ref.get("name"))
 
-    async def _wait_and_report(self) -> dict[str, Any]:
-        """Return the entries of the event: how the wait ended, and the log position."""
+    async def _wait_and_report(self) -> JobEvent:
         try:
             ref = TrainJobRef.from_dict(self.ref)
             if self.masked:
@@ -154,20 +161,25 @@ class TrainJobTrigger(BaseTrigger):
                 return await self._follow(client, ref, reporter)
         except JobElsewhereError as error:
             # The task may return to a worker on the host of the job.
-            return {"error": str(error), "elsewhere": True}
+            return JobEvent(ref=self.ref, error=str(error), elsewhere=True)
         except (TrainerError, ValueError, AirflowException) as error:
-            return {"error": str(error)}
+            return JobEvent(ref=self.ref, error=str(error))
 
     async def _get_client(self) -> TrainerClient:
         return await client_cache.get_client(self.trainjob_conn_id, self.backend, self.backend_config, self.tracked_by)
 
     async def _connect(self) -> TrainerClient:
         """Return a client that leads to the place of the job."""
-        client: TrainerClient = await _retry_on(TrainJobConnectionUnreadableError)(self._get_client)
+        client = await repeat_while_failing_async(
+            self._get_client,
+            lambda error: isinstance(error, TrainJobConnectionUnreadableError),
+            _RETRY_SECONDS,
+            pauses=_PAUSES,
+        )
         await asyncio.to_thread(job_location.check_place, self.ref, client)
         return client
 
-    async def _follow(self, client: TrainerClient, ref: TrainJobRef, reporter: LogReporter) -> dict[str, Any]:
+    async def _follow(self, client: TrainerClient, ref: TrainJobRef, reporter: LogReporter) -> JobEvent:
         timeout = None if self.deadline is None else self.deadline - time.time()
         state = wait_state.start(ref, time.monotonic(), timeout, self.fail_fast)
         follower = client.follow(ref)
@@ -194,10 +206,10 @@ class TrainJobTrigger(BaseTrigger):
             else:
                 conclusion = asyncio.to_thread(finish_wait, client.backend, state)
                 log, outcome = await asyncio.gather(reporter.finish(follower, job_ended=True), conclusion)
-            return {"outcome": outcome.to_dict(), "log": log}
+            return JobEvent(ref=self.ref, outcome=outcome.to_dict(), log=log)
         except WaitTimeoutError as error:
             log = await reporter.finish(follower, job_ended=False)
-            return {**await self._handle_timeout(str(error)), "log": log}
+            return replace(await self._handle_timeout(str(error)), log=log)
         finally:
             follower.close()
 
@@ -212,26 +224,27 @@ class TrainJobTrigger(BaseTrigger):
         follower.close()
         return current, current.follow(TrainJobRef.from_dict(self.ref))
 
-    async def _handle_timeout(self, reason: str) -> dict[str, Any]:
+    async def _handle_timeout(self, reason: str) -> JobEvent:
         if self.on_kill_policy != "cancel":
-            return {"timeout": f"{reason} (on_kill='keep')"}
+            return JobEvent(ref=self.ref, timeout=f"{reason} (on_kill='keep')")
         cancelled = await self._cancel()
         result = "was cancelled" if cancelled else "could not be cancelled: it may still run"
         text = f"TrainJob {self.ref.get('name')!r} had not ended and {result}"
-        return {"timeout": text, "cancelled": cancelled}
+        return JobEvent(ref=self.ref, timeout=text, cancelled=cancelled)
 
     async def _cancel(self, seconds: float | None = None) -> bool:
         """Cancel the job; repeat it for some seconds, by default `_RETRY_SECONDS`, while the backend is away."""
-
-        def warn(state: RetryCallState) -> None:
-            error = state.outcome.exception() if state.outcome else None
-            self.log.warning("TrainJob %s: its cancellation is repeated: %s", self.ref.get("name"), error)
-
+        ref_name = self.ref.get("name")
         await asyncio.to_thread(pending_cancellations.add, self.ref)
         try:
             client = await self._connect()
-            retries = _retry_on(BackendUnavailableError, seconds, warn)
-            await retries(asyncio.to_thread, pending_cancellations.cancel, client, self.ref)
+            await repeat_while_failing_async(
+                lambda: asyncio.to_thread(pending_cancellations.cancel, client, self.ref),
+                lambda error: isinstance(error, BackendUnavailableError),
+                seconds or _RETRY_SECONDS,
+                lambda error, _: self.log.warning("TrainJob %s: its cancellation is repeated: %s", ref_name, error),
+                _LONG_PAUSES if seconds else _PAUSES,
+            )
         except (TrainerError, ValueError, AirflowException) as error:
             cancellation.log_failure(self.ref, error, self.log)
             return False
@@ -243,8 +256,11 @@ class TrainJobTrigger(BaseTrigger):
         if ti is None:
             return False
         try:
-            state: str | None = await _retry_on(Exception)(
-                client_cache.run_in_thread, lambda: cancellation.get_task_state(ti)
+            state = await repeat_while_failing_async(
+                lambda: client_cache.run_in_thread(lambda: cancellation.get_task_state(ti)),
+                lambda _: True,
+                _RETRY_SECONDS,
+                pauses=_PAUSES,
             )
         except Exception as error:  # noqa: BLE001 -- any error of Airflow means that the state is unknown
             self.log.warning("TrainJob %s: kept, because the task's state cannot be read: %s", self.ref["name"], error)
@@ -256,16 +272,3 @@ def _compute_wait(state: wait_state.WaitState, reporter: LogReporter) -> float:
     now = time.monotonic()
     recheck = random.uniform(*_RECHECK_SECONDS)  # noqa: S311 -- not a secret
     return min(recheck, state.timeout(now), reporter.seconds_until_due(now))
-
-
-def _retry_on(
-    error: type[Exception], seconds: float | None = None, before_sleep: Callable[[RetryCallState], None] | None = None
-) -> AsyncRetrying:
-    """Return a retry loop for this type of error."""
-    return AsyncRetrying(
-        retry=retry_if_exception_type(error),
-        stop=stop_after_delay(seconds or _RETRY_SECONDS),
-        wait=wait_exponential(0.1, max=30 if seconds else 5),
-        before_sleep=before_sleep,
-        reraise=True,
-    )

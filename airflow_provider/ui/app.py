@@ -24,14 +24,13 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, StreamingResponse
 from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 
-from airflow_provider.ui import backend_view, serializers, xcom_queries
+from airflow_provider.ui import backend_view, search_view, serializers, xcom_queries
 from airflow_provider.ui.xcom_queries import JobFilter, SubmittedJob, TaskKey
 from trainer_core import job_table
 from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
 from trainer_core.jobs import FAILED, TrainJob
-
-__all__ = ["HEADERS", "create_app", "find_asset"]
+from trainer_core.search.snapshot import SearchSnapshot
 
 _STATIC = Path(__file__).with_name("static")
 #: Rows of one page of the list: by default, and the largest number, which is also the largest number of jobs that are
@@ -63,8 +62,8 @@ def _get_task_key(
     return TaskKey(dag_id, run_id, task_id, map_index)
 
 
-def _parse_task(query: str) -> TaskKey:
-    """Return the key of a task from the query of its page."""
+def _parse_task(query: str) -> tuple[TaskKey, str | None]:
+    """Return the key of a task, and the name of an attempt or trial, from the query of its page."""
     values = dict(parse_qsl(query))
     try:
         map_index = int(values.get("map_index", "-1"))
@@ -73,7 +72,7 @@ def _parse_task(query: str) -> TaskKey:
         raise HTTPException(422, f"{query[:100]!r} is not the query of a TrainJob's page.") from error
     if not -1 <= map_index <= _MAX_MAP_INDEX:
         raise HTTPException(422, f"{map_index} is not a map index.")
-    return task
+    return task, values.get("attempt")
 
 
 def _get_submitted_job(task: Annotated[TaskKey, Depends(_get_task_key)], session: SessionDep) -> SubmittedJob:
@@ -199,6 +198,11 @@ def compare_page() -> FileResponse:
     return FileResponse(_STATIC / "compare.html")
 
 
+def search_page() -> FileResponse:
+    """Serve the page of a hyperparameter search."""
+    return FileResponse(_STATIC / "search.html")
+
+
 def asset(name: str) -> FileResponse:
     """Serve a static file of the pages."""
     file = find_asset(name)
@@ -227,11 +231,11 @@ def list_jobs(
     found = xcom_queries.list_submitted_jobs(session, page, _MAX_ROWS)
     matching = [job for job in found if serializers.matches_text(job, shown.text)]
     read: list[SubmittedJob] = []
-    lives: dict[TaskKey, tuple[SubmittedJob, TrainJob | None]] = {}
+    lives: dict[TaskKey, tuple[SubmittedJob, TrainJob | SearchSnapshot | None]] = {}
     rows: list[dict[str, Any]] = []
     for job, live in backend_view.read_unfinished(matching, _MAX_ROWS):
         read.append(job)
-        row = serializers.build_columns(job, live)
+        row = _build_columns(job, live)
         if shown.status in (None, row.get("status")):
             lives[job.task] = job, live
             rows.append({**row, "task": job.task})
@@ -248,13 +252,25 @@ def list_jobs(
         {
             "dags": xcom_queries.list_dag_ids(session, readable),
             "columns": serializers.list_column_names(rows),
-            "jobs": [
-                serializers.serialize_row(*lives[row["task"]], labels[row["task"]], row, shown.column) for row in rows
-            ],
+            "jobs": [_serialize_row(*lives[row["task"]], labels[row["task"]], row, shown.column) for row in rows],
             "total": xcom_queries.count_submitted_jobs(session, wanted) if is_exact else None,
             "older": last.at.isoformat() if last else None,
         }
     )
+
+
+def _build_columns(job: SubmittedJob, live: TrainJob | SearchSnapshot | None) -> dict[str, Any]:
+    if isinstance(live, SearchSnapshot):
+        return search_view.build_columns(job, live)
+    return serializers.build_columns(job, live)
+
+
+def _serialize_row(
+    job: SubmittedJob, live: TrainJob | SearchSnapshot | None, label: str, row: dict[str, Any], columns: list[str]
+) -> dict[str, Any]:
+    if job.search is None:
+        return serializers.serialize_row(job, None if isinstance(live, SearchSnapshot) else live, label, row, columns)
+    return search_view.serialize_row(job, live if isinstance(live, SearchSnapshot) else None, label, row, columns)
 
 
 def compare_jobs(
@@ -264,13 +280,18 @@ def compare_jobs(
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
     found: list[SubmittedJob] = []
     rows: list[dict[str, Any]] = []
-    for task in map(_parse_task, job):
+    tasks = [_parse_task(each) for each in job]
+    for task, attempt in tasks:
         submitted = xcom_queries.get_submitted_job(session, task) if task.dag_id in readable else None
         if submitted is None:
             raise HTTPException(404, f"Task {task.task_id!r} of {task.dag_id!r} has no TrainJob, or it was cleared.")
+        submitted = _get_shown_job(submitted, attempt)
         found.append(submitted)
         rows.append(serializers.build_columns(submitted, None, backend_view.read_details(submitted)))
-    return _mask_data(serializers.serialize_comparison(found, rows, _mask))
+    comparison = serializers.serialize_comparison(found, rows, _mask)
+    for shown, (_, attempt) in zip(comparison["jobs"], tasks, strict=True):
+        shown.update({"attempt": attempt} if attempt else {})
+    return _mask_data(comparison)
 
 
 def get_job(
@@ -283,13 +304,14 @@ def get_job(
     except backend_view.UnreachableError as error:
         unreachable = str(error)
     found = serializers.serialize_job(job, details, unreachable)
-    possible = found.get("actions", []) if job.ref == current.ref else []
+    possible = found.get("actions", []) if job == current else []
     found["actions"] = [action for action in possible if _is_permitted(action, request, user)]
     found["assets"] = [
         {"id": asset_id, "name": name}
         for asset_id, name in xcom_queries.list_assets(session, job.task)
         if get_auth_manager().is_authorized_asset(method="GET", user=user, details=AssetDetails(id=str(asset_id)))
     ]
+    found["is_trial"] = current.search is not None and job != current
     found["read_only"] = bool(possible) and not found["actions"]
     return _mask_data(found)
 
@@ -298,6 +320,18 @@ def get_attempts(job: _ShownJobDep, client: _ShownClientDep) -> dict[str, Any]:
     """Return the attempts of a task's job, the first one first."""
     attempts = backend_view.read_attempts(client, job.ref)
     return _mask_data({"attempts": [serializers.serialize_attempt(*each) for each in attempts]})
+
+
+def get_search(job: _SubmittedJobDep) -> dict[str, Any]:
+    """Return a search with its trials."""
+    if job.search is None:
+        raise HTTPException(404, "The TrainJob of this task is not a search.")
+    search, unreachable = None, None
+    try:
+        search = backend_view.read_search(job)
+    except backend_view.UnreachableError as error:
+        unreachable = str(error)
+    return _mask_data(search_view.serialize_search(job, search, unreachable))
 
 
 def get_log(
@@ -362,12 +396,14 @@ def create_app() -> FastAPI:
     get("/", dependencies=_LOGGED_IN)(jobs_page)
     get("/job", dependencies=_LOGGED_IN)(job_page)
     get("/compare", dependencies=_LOGGED_IN)(compare_page)
+    get("/search", dependencies=_LOGGED_IN)(search_page)
     get("/assets/{name}", dependencies=_LOGGED_IN)(asset)
     get("/api/jobs", dependencies=_READ)(list_jobs)
     get("/api/compare", dependencies=_READ)(compare_jobs)
     # The diagnosis contains log lines, so the permission for logs is required.
     get(f"{_DAG_PATH}/job", dependencies=_READ_LOGS)(get_job)
     get(f"{_DAG_PATH}/attempts", dependencies=_READ_LOGS)(get_attempts)
+    get(f"{_DAG_PATH}/search", dependencies=_READ_LOGS)(get_search)
     get(f"{_DAG_PATH}/log", dependencies=_READ_LOGS)(get_log)
     get(f"{_DAG_PATH}/log/file", dependencies=_READ_LOGS)(download_log)
     get(f"{_DAG_PATH}/manifest", dependencies=[*_READ, _require_permission("GET", DagAccessEntity.CODE)])(get_manifest)

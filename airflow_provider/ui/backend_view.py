@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.links import CONN_ID_KEY
+from airflow_provider.xcom import PARAMETERS_KEY
 from trainer_core import job_table, naming
 from trainer_core.client import TrainerClient
 from trainer_core.config import CONFIGS, LocalProcessBackendConfig, config_from_dict
@@ -28,22 +29,8 @@ from trainer_core.resource_use import parse_resource_report, strip_resource_repo
 if TYPE_CHECKING:
     from airflow_provider.ui.xcom_queries import SubmittedJob
     from trainer_core.lifecycle.adoption import ExistingJob
-
-__all__ = [
-    "MAX_LINES",
-    "InvalidCursorError",
-    "JobDetails",
-    "LogPart",
-    "UnreachableError",
-    "connect",
-    "find_attempt",
-    "read_attempts",
-    "read_details",
-    "read_job",
-    "read_log",
-    "read_manifest",
-    "read_unfinished",
-]
+    from trainer_core.request import TrainJobRequest
+    from trainer_core.search.snapshot import SearchSnapshot
 
 #: Largest number of log lines in a response; of a longer log, the last lines.
 MAX_LINES = 500
@@ -103,24 +90,41 @@ def connect(job: SubmittedJob) -> TrainerClient:
     try:
         naming.validate_name(job.ref.name)
         client = _create_client(job)
-        owner = client.get_job_request(job.ref).owner
+        request = client.get_job_request(job.ref)
     except (TrainerError, ValueError, AirflowException) as error:
         raise UnreachableError(str(error)) from error
-    if owner is None or owner.key != job.task.owner_key:
+    if not belongs_to(job.task.owner_key, request):
         raise UnreachableError(f"TrainJob {job.ref.name!r} belongs to another task")
     return client
 
 
+def belongs_to(owner_key: str, request: TrainJobRequest) -> bool:
+    """Return whether the request is that of a task's job, or of a trial of its search."""
+    owner, search = request.owner, request.search
+    if owner is None or search is None:
+        return owner is not None and owner.key == owner_key
+    return search.key == owner_key and owner.key == f"{search.key}/{search.entry}"
+
+
 def find_attempt(job: SubmittedJob, name: str) -> SubmittedJob:
-    """Return another attempt of a task's job, by its name. `connect` checks that it belongs to the task, too."""
-    if name == job.ref.name:
+    """Return another attempt of a task's job, or a trial of its search, by name.
+
+    `connect` checks that it belongs to the task, too.
+    """
+    if name == job.ref.name and job.search is None:
         return job
     try:
-        ref = connect(job).get_job_ref(naming.validate_name(name))
+        client = connect(job)
+        ref = client.get_job_ref(naming.validate_name(name))
+        trial = client.get_job_request(ref).search if job.search else None
     except (TrainerError, ValueError) as error:
         raise UnreachableError(str(error)) from error
-    # The XComs are about the last attempt.
-    return replace(job, ref=ref, xcoms={key: value for key, value in job.xcoms.items() if key == CONN_ID_KEY})
+    # Other XComs are about the last attempt, or about the search.
+    kept = (CONN_ID_KEY,) if trial else (CONN_ID_KEY, PARAMETERS_KEY)
+    xcoms = {key: value for key, value in job.xcoms.items() if key in kept}
+    if trial:
+        xcoms[PARAMETERS_KEY] = {parameter: str(value) for parameter, value in trial.parameters.items()}
+    return replace(job, ref=ref, xcoms=xcoms, search=None)
 
 
 def read_attempts(client: TrainerClient, ref: TrainJobRef) -> list[tuple[ExistingJob, job_table.JobDetails]]:
@@ -141,8 +145,20 @@ def read_job(client: TrainerClient, ref: TrainJobRef) -> JobDetails:
         raise UnreachableError(str(error)) from error
 
 
-def read_unfinished(jobs: Iterable[SubmittedJob], limit: int) -> Iterator[tuple[SubmittedJob, TrainJob | None]]:
-    """Yield the jobs with the backend's status of those that have not ended according to their task's XComs.
+def read_search(job: SubmittedJob) -> SearchSnapshot:
+    """Read a search: one list of its trials."""
+    from trainer_core.search.snapshot import read_search as read  # Only where there is a search.
+
+    try:
+        return read(_create_client(job), job.task.owner_key, (job.search or {}).get("generation"))
+    except (TrainerError, ValueError, AirflowException) as error:
+        raise UnreachableError(str(error)) from error
+
+
+def read_unfinished(
+    jobs: Iterable[SubmittedJob], limit: int
+) -> Iterator[tuple[SubmittedJob, TrainJob | SearchSnapshot | None]]:
+    """Yield the jobs and searches with what the backend has of those that have not ended according to their XComs.
 
     A backend that is unavailable is requested once, not once for each job.
     """
@@ -156,7 +172,7 @@ def read_unfinished(jobs: Iterable[SubmittedJob], limit: int) -> Iterator[tuple[
             return
         limit -= 1
         try:
-            yield job, connect(job).get_job(job.ref.name)
+            yield job, read_search(job) if job.search else connect(job).get_job(job.ref.name)
         except (UnreachableError, TrainerError) as error:
             if isinstance(error.__cause__ or error, BackendUnavailableError):
                 unavailable.add(backend)

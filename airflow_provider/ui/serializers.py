@@ -22,24 +22,6 @@ if TYPE_CHECKING:
     from trainer_core.jobs import Diagnosis, Event, Outcome, Step, TrainJob
     from trainer_core.lifecycle.adoption import ExistingJob
 
-__all__ = [
-    "CANCELLED",
-    "build_columns",
-    "build_labels",
-    "label_tasks",
-    "list_column_names",
-    "list_job_actions",
-    "list_task_actions",
-    "mask_manifest",
-    "mask_strings",
-    "matches_text",
-    "serialize_attempt",
-    "serialize_comparison",
-    "serialize_job",
-    "serialize_log",
-    "serialize_row",
-]
-
 #: Status on the page of a Failed job that a person or a clear has cancelled: nothing is wrong with it.
 CANCELLED = "Cancelled"
 #: The same for a trial that its search has ended, because it was not among the best.
@@ -68,7 +50,7 @@ def build_columns(
     duration, diagnosis, progress = job.xcoms.get(DURATION_KEY), _get_dict(job, "diagnosis"), _get_last_progress(job)
     fixed = {
         "name": job.ref.name,
-        "status": _get_last_status(job),
+        "status": get_last_status(job),
         "created": job.at,
         "duration": timedelta(seconds=duration) if isinstance(duration, int) else None,
         "reason": diagnosis.get("reason"),
@@ -86,7 +68,7 @@ def build_labels(jobs: Sequence[SubmittedJob], rows: Sequence[Mapping[str, Any]]
     arguments = dict.fromkeys(column for row in rows for column in row if column.startswith(job_table.PARAM))
     differing = [column for column in arguments if len({str(row.get(column)) for row in rows}) > 1][:_MAX_IN_LABEL]
     return [
-        " ".join([_get_task_name(job), *(_format_argument(row, column) for column in differing if column in row)])
+        " ".join([get_task_name(job), *(_format_argument(row, column) for column in differing if column in row)])
         for job, row in zip(jobs, rows, strict=True)
     ]
 
@@ -104,7 +86,8 @@ def label_tasks(jobs: Sequence[SubmittedJob], rows: Sequence[Mapping[str, Any]])
     return labels
 
 
-def _get_task_name(job: SubmittedJob) -> str:
+def get_task_name(job: SubmittedJob) -> str:
+    """Return the id of the task, with its map index."""
     return job.task.task_id if job.task.map_index < 0 else f"{job.task.task_id} [{job.task.map_index}]"
 
 
@@ -199,11 +182,12 @@ def serialize_job(job: SubmittedJob, details: JobDetails | None, unreachable: st
         {
             "task": {**asdict(job.task), "state": job.task_state},
             "name": job.ref.name,
-            "label": _get_task_name(job),
+            "label": get_task_name(job),
+            "is_search": job.search is not None or None,
             "parameters": _get_dict(job, PARAMETERS_KEY),
             "backend": job.ref.backend,
             "namespace": job.ref.namespace,
-            "status": _get_status(details.job, details.observation.outcome) if details else _get_last_status(job),
+            "status": _get_status(details.job, details.observation.outcome) if details else get_last_status(job),
             "created": _format_time(details.job.creation_timestamp if details else job.at),
             "unreachable": unreachable,
             "deleted": job.deletion,
@@ -304,7 +288,7 @@ def _rename_cancelled(status: str | None, category: Any) -> str | None:
     return _WORDS.get(category, status) if status == FAILED else status
 
 
-def _get_last_status(job: SubmittedJob) -> str | None:
+def get_last_status(job: SubmittedJob) -> str | None:
     """Return the status that the task pushed; Running if it pushed Created and its trigger pushed progress later."""
     status: str | None = job.xcoms.get("status")
     if status == CREATED and _get_last_progress(job):

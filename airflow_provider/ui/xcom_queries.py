@@ -20,7 +20,7 @@ from sqlalchemy.orm import aliased
 from airflow_provider import task_owner
 from airflow_provider.links import CONN_ID_KEY, DashboardLink, LogsLink, MlflowLink
 from airflow_provider.person_actions import ACTION_KEY
-from airflow_provider.xcom import DURATION_KEY, PARAMETERS_KEY
+from airflow_provider.xcom import DURATION_KEY, PARAMETERS_KEY, SUMMARY_KEY, TRIALS_KEY
 from trainer_core.jobs import COMPLETE, FAILED, TrainJobRef
 
 if TYPE_CHECKING:
@@ -28,24 +28,12 @@ if TYPE_CHECKING:
     from sqlalchemy.sql import Select, Subquery
     from sqlalchemy.sql.elements import ColumnElement
 
-__all__ = [
-    "JobFilter",
-    "SubmittedJob",
-    "TaskKey",
-    "count_submitted_jobs",
-    "get_submitted_job",
-    "list_assets",
-    "list_dag_ids",
-    "list_submitted_jobs",
-    "record_deletion",
-]
-
 #: XCom that the page writes when a user deletes a job; like all XComs of the task, it is removed by the next try.
 _DELETION_KEY = "trainjob_deleted"
 #: XComs of every task that has waited for a job.
 _OUTCOME_KEYS = ("status", "metrics", "artifacts", "diagnosis", DURATION_KEY)
 _KEYS = (
-    *(*_OUTCOME_KEYS, "progress", "resumed_from", PARAMETERS_KEY),
+    *(*_OUTCOME_KEYS, "progress", "resumed_from", PARAMETERS_KEY, SUMMARY_KEY),
     *(CONN_ID_KEY, DashboardLink.xcom_key, LogsLink.xcom_key, MlflowLink.xcom_key, _DELETION_KEY),
 )
 _ENDED = (COMPLETE, FAILED)
@@ -78,6 +66,7 @@ class SubmittedJob:
         at: When the task pushed the ref.
         task_state: Current state of the task; None if it has none.
         xcoms: The existing XComs of `_KEYS`.
+        search: Of a search, key, slug and generation; `ref` is then that of its first trial. None for a job.
     """
 
     task: TaskKey
@@ -85,6 +74,7 @@ class SubmittedJob:
     at: datetime
     task_state: str | None
     xcoms: dict[str, Any]
+    search: Mapping[str, Any] | None = None
 
     @property
     def conn_id(self) -> str | None:
@@ -129,7 +119,7 @@ def get_submitted_job(session: Session, task: TaskKey) -> SubmittedJob | None:
         marker.task_id == task.task_id,
         marker.map_index == task.map_index,
     )
-    return next(iter(_read_jobs(session, found.subquery())), None)
+    return next(iter(_read_jobs(session, found.subquery(), (*_KEYS, TRIALS_KEY))), None)
 
 
 def list_submitted_jobs(session: Session, wanted: JobFilter, limit: int) -> list[SubmittedJob]:
@@ -265,9 +255,9 @@ def _build_statement(keys: Sequence[str], tasks: Subquery) -> Select[Any]:
     return statement.order_by(tasks.c.timestamp.desc())
 
 
-def _read_jobs(session: Session, tasks: Subquery) -> list[SubmittedJob]:
+def _read_jobs(session: Session, tasks: Subquery, keys: Sequence[str] = _KEYS) -> list[SubmittedJob]:
     """Return the jobs, each with what its own task knows, or a sensor of the same run that has seen its end."""
-    jobs = list(_parse_rows(_KEYS, session.execute(_build_statement(_KEYS, tasks))))
+    jobs = list(_parse_rows(keys, session.execute(_build_statement(keys, tasks))))
     runs = {(job.task.dag_id, job.task.run_id) for job in jobs if job.xcoms.get("status") not in _ENDED}
     if not runs:
         return jobs
@@ -293,7 +283,8 @@ def _parse_rows(keys: Sequence[str], rows: Iterable[Any]) -> Iterator[SubmittedJ
         except ValueError:
             continue  # An XCom with the key "ref" of an unrelated task.
         xcoms = {key: value for key, value in zip(keys, others, strict=True) if value is not None}
-        yield SubmittedJob(TaskKey(dag_id, run_id, task_id, map_index), job, at, state and str(state), xcoms)
+        search = ref.get("search") if isinstance(ref.get("search"), Mapping) else None
+        yield SubmittedJob(TaskKey(dag_id, run_id, task_id, map_index), job, at, state and str(state), xcoms, search)
 
 
 def _parse_value(value: Any) -> Any:

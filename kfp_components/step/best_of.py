@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from kfp_components.step import outputs
-from kfp_components.step.client import create_client_for_ref
+from kfp_components.step.client import open_job
 from kfp_components.step.executor_input import Task
 from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import Outcome, TrainJobRef
-
-__all__ = ["best_of"]
+from trainer_core.jobs import Outcome
 
 
 def best_of(
@@ -24,7 +22,7 @@ def best_of(
 ) -> None:
     """Compare TrainJobs; the component's docstring describes the inputs."""
     sign = 1 if higher_is_better else -1
-    outcomes = [_get_outcome(TrainJobRef.from_dict(job), backend_config) for job in jobs or ()]
+    outcomes = [_get_outcome(job, backend_config) for job in jobs or ()]
     for outcome in outcomes:
         print(f"{outcome.job.name}: {outcome.status}, {metric_name} {outcome.metrics.get(metric_name)}", flush=True)
     candidates = [outcome for outcome in outcomes if outcome.succeeded and metric_name in outcome.metrics]
@@ -37,5 +35,6 @@ def best_of(
     outputs.write_result(task, best)
 
 
-def _get_outcome(ref: TrainJobRef, settings: dict[str, Any] | None) -> Outcome:
-    return create_client_for_ref(ref, settings).get_job_outcome(ref)
+def _get_outcome(job: dict[str, Any], settings: dict[str, Any] | None) -> Outcome:
+    client, ref = open_job(job, settings)
+    return client.get_job_outcome(ref)

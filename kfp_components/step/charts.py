@@ -10,14 +10,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from html import escape
 
-__all__ = ["render_curve", "render_scatter", "render_timeline"]
-
 _WIDTH, _HEIGHT, _LEFT, _TOP = 640, 180, 70, 12
 _ROW = 22
 
 
 def render_curve(points: Sequence[tuple[float, float]]) -> str:
-    """Return the curve of a metric."""
     steps, values = [step for step, _ in points], [value for _, value in points]
     low, high, first, last = min(values), max(values), min(steps), max(steps)
     width, height = _WIDTH - _LEFT - _TOP, _HEIGHT - 3 * _TOP

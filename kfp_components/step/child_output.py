@@ -13,8 +13,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["pipe_output"]
-
 _CHUNK = 65_536
 
 

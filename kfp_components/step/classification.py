@@ -12,8 +12,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["build_metadata"]
-
 #: Stands for an infinite threshold.
 _HIGHEST = 1e9
 

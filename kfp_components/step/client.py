@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -13,8 +13,6 @@ from trainer_core.errors import BackendUnavailableError
 from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.lifecycle import wait_state
 from trainer_core.retries import read_limit, repeat_while_failing
-
-__all__ = ["IN_CONTAINER", "create_client", "create_client_for_ref", "ride_out"]
 
 _T = TypeVar("_T")
 
@@ -58,7 +56,7 @@ def _patient(name: str) -> Any:
 class _PatientClient(TrainerClient):
     """A client whose requests are repeated while the cluster is away, as long as a wait tolerates it.
 
-    `wait` and `get_job_logs` do so anyway. `cancel` does not: a step that is told to stop has a second.
+    `wait` and `get_job_logs` do so anyway. `cancel` does not: a step that gets SIGTERM has a second.
     """
 
     _retry_seconds = _LIMIT_SECONDS
@@ -85,12 +83,12 @@ class _PatientClient(TrainerClient):
 
 
 def create_client(backend: str, settings: dict[str, Any] | None) -> TrainerClient:
-    """Return a client of a backend."""
     config = config_from_dict(backend, settings or {})
     return (_PatientClient if isinstance(config, ClusterConfig) else TrainerClient)(config)
 
 
-def create_client_for_ref(ref: TrainJobRef, settings: dict[str, Any] | None) -> TrainerClient:
-    """Return a client that reaches the job of a ref; settings win over what the ref says."""
+def open_job(ref_data: Mapping[str, Any], settings: dict[str, Any] | None) -> tuple[TrainerClient, TrainJobRef]:
+    """Return the ref of a job, and a client that reaches the job; settings win over what the ref says."""
+    ref = TrainJobRef.from_dict(ref_data)
     place = _PLACES.get(ref.backend, "namespace")
-    return create_client(ref.backend, {**({place: ref.namespace} if place else {}), **(settings or {})})
+    return create_client(ref.backend, {**({place: ref.namespace} if place else {}), **(settings or {})}), ref

@@ -21,8 +21,6 @@ from kfp_components.step.failure import print_error
 from kfp_components.step.sigterm import Terminated, handle_sigterm
 from trainer_core.errors import InvalidRequestError, TrainerError
 
-__all__ = ["TARGETS", "main"]
-
 #: Not __name__, which is __main__ where this program runs.
 _MODULE = "kfp_components.step.entrypoint"
 _OPTIONS = ("--interface", "--request")

@@ -25,8 +25,6 @@ from trainer_core import validation
 from trainer_core.errors import InvalidRequestError
 from trainer_core.secrets import redact
 
-__all__ = ["INPUT_REFERENCE", "Artifact", "Task", "get_local_path"]
-
 #: ``{INPUT_REFERENCE: name}`` in an input stands for the value of another input, whatever its type.
 INPUT_REFERENCE = "trainjob.input"
 
@@ -158,7 +156,6 @@ class Task:
                 path.parent.mkdir(parents=True, exist_ok=True)
 
     def get_artifact(self, name: str) -> Artifact:
-        """Return an output artifact, to fill in."""
         if name not in self.artifacts:
             raise InvalidRequestError(
                 f"the component has no output artifact {redact(name)}; its image is of another version"

@@ -15,8 +15,6 @@ from trainer_core.jobs import Outcome
 from trainer_core.node import env
 from trainer_core.readable_log import format_log_line
 
-__all__ = ["print_diagnosis", "print_error"]
-
 #: Bytes of the message that Kubernetes keeps of a container.
 _MAX_MESSAGE_BYTES = 4096
 

@@ -8,8 +8,6 @@ from kfp_components.step.executor_input import Artifact, Task
 from trainer_core.errors import InvalidRequestError
 from trainer_core.secrets import redact
 
-__all__ = ["evaluate_gate"]
-
 
 def evaluate_gate(
     task: Task,

@@ -19,8 +19,6 @@ from kfp_components.step.wait import wait_for_job
 from trainer_core.errors import InvalidRequestError
 from trainer_core.lifecycle import wait_state
 
-__all__ = ["initialize"]
-
 
 def initialize(
     task: Task,

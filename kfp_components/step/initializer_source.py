@@ -14,17 +14,6 @@ from typing import Any
 from kfp_components.step.executor_input import Artifact, get_local_path
 from trainer_core.errors import InvalidRequestError
 
-__all__ = [
-    "KFP_STORE_KEYS",
-    "KFP_STORE_SECRET",
-    "LOCAL_BACKENDS",
-    "STORE_ENTRIES",
-    "ClaimMounts",
-    "build_store_secrets",
-    "convert_to_s3",
-    "set_initializer_source",
-]
-
 #: Backends whose jobs see this machine's files.
 LOCAL_BACKENDS = ("local", "debug")
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from kfp_components.step.client import create_client, create_client_for_ref
+from kfp_components.step.client import create_client, open_job
 from kfp_components.step.executor_input import Task
 from trainer_core.errors import InvalidRequestError, JobNotFoundError
-from trainer_core.jobs import COMPLETE, FAILED, KFP_RUN_LABEL, SUSPENDED, TrainJobRef
-
-__all__ = ["delete", "resume", "suspend"]
+from trainer_core.jobs import COMPLETE, FAILED, KFP_RUN_LABEL, SUSPENDED
 
 #: Pods have half a minute to end.
 _SECONDS_TO_SUSPEND = 120
@@ -31,9 +30,8 @@ def delete(
         raise InvalidRequestError("job and job_name are both given; give one of them, or none for all jobs of the run")
     deleted = []
     if job:
-        ref = TrainJobRef.from_dict(job)
-        # By its uid: another job may have taken the name meanwhile.
-        create_client_for_ref(ref, backend_config).delete_job(ref)
+        client, ref = open_job(job, backend_config)
+        client.delete_job(ref)  # By its uid: another job may have taken the name meanwhile.
         deleted = [ref.name]
     else:
         client = create_client(backend, backend_config)
@@ -46,32 +44,28 @@ def delete(
     task.write("deleted", deleted)
 
 
-def suspend(
-    task: Task,
-    *,
-    job: dict[str, Any],
-    run_id: str,
-    task_name: str,  # Read by KFP's cache alone.
-    backend_config: dict[str, Any] | None = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ExistingJobInputs:
+    """The inputs of suspend and resume; the components' docstrings describe them."""
+
+    job: dict[str, Any]
+    run_id: str  # KFP's cache alone reads it and the next one.
+    task_name: str
+    backend_config: dict[str, Any] | None = None
+
+
+def suspend(task: Task) -> None:
     """Suspend a TrainJob; the component's docstring describes the inputs."""
-    ref = TrainJobRef.from_dict(job)
-    client = create_client_for_ref(ref, backend_config)
+    inputs = ExistingJobInputs(**task.get_arguments(ExistingJobInputs))
+    client, ref = open_job(inputs.job, inputs.backend_config)
     client.suspend(ref)
     seen = client.wait_for_job_status(ref, {SUSPENDED, COMPLETE, FAILED}, timeout=_SECONDS_TO_SUSPEND)
     task.write("status", seen.status)
 
 
-def resume(
-    task: Task,
-    *,
-    job: dict[str, Any],
-    run_id: str,
-    task_name: str,  # Read by KFP's cache alone.
-    backend_config: dict[str, Any] | None = None,
-) -> None:
+def resume(task: Task) -> None:
     """Resume a TrainJob; the component's docstring describes the inputs."""
-    ref = TrainJobRef.from_dict(job)
-    client = create_client_for_ref(ref, backend_config)
+    inputs = ExistingJobInputs(**task.get_arguments(ExistingJobInputs))
+    client, ref = open_job(inputs.job, inputs.backend_config)
     client.resume(ref)
     task.write("status", client.observe(ref).status)

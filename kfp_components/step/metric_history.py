@@ -6,8 +6,6 @@ import re
 
 from trainer_core.logs import parse_timed_progress
 
-__all__ = ["MetricHistory"]
-
 #: Points of a curve from which on every other one is dropped: a step that waits for days must not grow.
 _MAX_POINTS = 1000
 #: What `checkpoints()` prints on rank 0 when it has found a checkpoint.

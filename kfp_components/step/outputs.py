@@ -14,8 +14,6 @@ from trainer_core.errors import TrainerError
 from trainer_core.jobs import Outcome, TrainJob, TrainJobRef
 from trainer_core.tracking.model_registry import copy_path
 
-__all__ = ["place_artifact", "write_outcome", "write_ref", "write_result", "write_submission"]
-
 #: The artifact of an outcome that becomes the model of the pipeline.
 _MODEL = "model"
 

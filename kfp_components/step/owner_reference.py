@@ -27,8 +27,6 @@ from trainer_core.jobs import (
     TrainJobRef,
 )
 
-__all__ = ["Run", "bind_to_run", "find_run"]
-
 _WORKFLOW = "Workflow"
 #: Label of Kubeflow Pipelines on the pods of a run.
 _RUN_ID_LABEL = "pipeline/runid"

@@ -10,8 +10,6 @@ from typing import Any
 
 from trainer_core.client import TrainerClient
 
-__all__ = ["extract_claims", "find_step_pod", "is_kfp_pod"]
-
 #: KFP sets these in the pod of every task.
 _POD, _POD_UID = "KFP_POD_NAME", "KFP_POD_UID"
 #: The kubelet writes it into every pod that has a service account.

@@ -9,8 +9,6 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.tracking.model_registry import Candidate, FolderRegistry, Mode
 from trainer_core.tracking.registries import open_registry
 
-__all__ = ["promote"]
-
 
 def promote(
     task: Task,

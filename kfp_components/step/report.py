@@ -14,8 +14,6 @@ from kfp_components.step import charts
 from trainer_core.jobs import Diagnosis, Outcome, Step, TrainJob, TrainJobRef
 from trainer_core.readable_log import format_log_line
 
-__all__ = ["Resumption", "render_html", "render_page", "render_pairs", "render_table"]
-
 #: Whole numbers up to here are written out.
 _MAX_INTEGER = 1e15
 _PAGE = Template("""<!doctype html>
@@ -100,7 +98,6 @@ def render_html(
 
 
 def render_page(title: str, status: str, sections: Sequence[str]) -> str:
-    """Return a page of sections of HTML."""
     return _PAGE.substitute(title=escape(title), status=escape(status), sections="\n".join(sections))
 
 
@@ -160,7 +157,6 @@ def render_pairs(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def render_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table with a head."""
     return f"<table>{_render_row('th', head)}{''.join(_render_row('td', row) for row in rows)}</table>"
 
 

@@ -20,8 +20,6 @@ from trainer_core.jobs import KFP_ON_KILL_LABEL, KFP_RUN_LABEL
 from trainer_core.node.env import OUTPUT_PATH
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["add_run_labels", "build_request", "load_request", "set_output_path", "set_tracking", "set_trainer_fields"]
-
 
 def load_request(client: TrainerClient, request: dict[str, Any] | None, file: Artifact | None) -> dict[str, Any]:
     """Return the request as plain data, as `trainer_core.request_builder.build_request_data` does."""

@@ -17,8 +17,6 @@ from typing import Any
 from trainer_core import validation
 from trainer_core.errors import InvalidRequestError
 
-__all__ = ["can_pass_as_parameter", "can_store", "decode_request", "encode_request"]
-
 #: Bytes of a request: a few kilobytes of base64 can hold gigabytes.
 _MAX_LENGTH = 50_000_000
 #: The last character of at most three bytes in UTF-8.

@@ -22,8 +22,6 @@ from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.driver import SearchDriver
 from trainer_core.search.results import SearchOutcome
 
-__all__ = ["SearchInputs", "search"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SearchInputs:
@@ -87,7 +85,7 @@ def _drive(
     while True:
         with delay_sigterm():
             # An exception in the middle of a request that creates a trial would leave one whose name is unknown.
-            state = driver.step()
+            state = driver.try_step()
         for ref in set(state.live) - seen:
             bound.enter_context(bind(ref))
         seen.update(state.live)

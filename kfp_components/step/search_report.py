@@ -10,8 +10,6 @@ from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.results import SearchOutcome, Trial
 from trainer_core.search.space import Choice, LogUniform, RandInt
 
-__all__ = ["render_html"]
-
 #: Trials in the table, the best first.
 _MAX_ROWS = 200
 

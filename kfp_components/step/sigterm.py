@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
@@ -24,17 +25,6 @@ from trainer_core.k8s.kfp_runs import has_run_ended
 from trainer_core.request import TrainJobRequest
 from trainer_core.secrets import redact
 
-__all__ = [
-    "ON_KILL",
-    "Terminated",
-    "attach_job",
-    "cancel_on_sigterm",
-    "check_on_kill",
-    "delay_sigterm",
-    "handle_sigterm",
-    "submit_job",
-]
-
 ON_KILL = ("cancel", "keep")
 
 
@@ -42,19 +32,40 @@ class Terminated(BaseException):
     """The step received SIGTERM: its run was terminated, or its pod is deleted or evicted."""
 
 
+#: Whether `_terminate` has raised `Terminated`.
+_was_raised = threading.Event()
+
+
 @contextmanager
 def handle_sigterm() -> Iterator[None]:
     """Raise `Terminated` in the block on SIGTERM; a second SIGTERM ends the process at once."""
+    _was_raised.clear()
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
-        yield
+        with _restore_terminated():
+            yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _was_raised.set()
     raise Terminated
+
+
+@contextmanager
+def _restore_terminated() -> Iterator[None]:
+    """Raise `Terminated` where a library has made another exception of it.
+
+    A signal handler also runs inside calls from C: pydantic makes a SchemaError of what is raised while it builds one.
+    """
+    try:
+        yield
+    except Exception as error:
+        if _was_raised.is_set():
+            raise Terminated from error
+        raise
 
 
 @contextmanager
@@ -85,7 +96,8 @@ def cancel_on_sigterm(
     Outside a pod a person has sent the signal, and the processes of a local job end with the pod of their step.
     """
     try:
-        yield
+        with _restore_terminated():
+            yield
     except Terminated:
         reason = _find_reason_to_keep(client, on_kill, run)
         if reason is None:

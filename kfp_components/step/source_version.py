@@ -10,8 +10,6 @@ from kfp_components.step.initializer_source import KFP_STORE_KEYS, convert_to_s3
 from trainer_core.errors import InvalidRequestError
 from trainer_core.secrets import redact
 
-__all__ = ["look"]
-
 
 def look(
     task: Task,

@@ -18,8 +18,6 @@ from trainer_core.resources import normalize_resources
 if TYPE_CHECKING:
     from trainer_core.options import RuntimePatch
 
-__all__ = ["apply_task_config", "list_claim_mounts"]
-
 #: The replicated job that trains, and its container, in every runtime of Trainer.
 _NODE = "node"
 #: Fields of a pod spec, and their names in `PodSpecPatch`.

@@ -28,8 +28,6 @@ from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["JobInputs", "build_task_request", "submit", "train"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class JobInputs:
@@ -82,7 +80,6 @@ def submit(task: Task) -> None:
 def build_task_request(
     task: Task, client: TrainerClient, inputs: JobInputs, on_kill: str | None
 ) -> tuple[TrainJobRequest, Run]:
-    """Return the request of a task, and the run that its jobs belong to."""
     data = load_request(client, inputs.request, inputs.request_file)
     set_trainer_fields(
         data,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_components.step import outputs
-from kfp_components.step.client import create_client_for_ref
+from kfp_components.step.client import open_job
 from kfp_components.step.executor_input import Task
 from kfp_components.step.failure import print_diagnosis
 from kfp_components.step.metric_history import MetricHistory
@@ -29,8 +29,6 @@ from trainer_core.lifecycle.wait_state import PendingFailureLog
 from trainer_core.readable_log import ReadableLog
 from trainer_core.request import TrainJobRequest
 from trainer_core.resource_use import strip_resource_report
-
-__all__ = ["WaitInputs", "follow_attempts", "wait", "wait_for_job"]
 
 #: Steps whose log is printed. Further nodes print much the same; `trainjob logs` shows them.
 _PRINTED_STEPS = ("dataset-initializer", "model-initializer", "node-0")
@@ -68,8 +66,7 @@ def wait(
 ) -> None:
     """Follow a TrainJob to its end; the component's docstring describes the inputs."""
     inputs = WaitInputs(**task.get_arguments(WaitInputs))
-    ref = TrainJobRef.from_dict(job)
-    client = create_client_for_ref(ref, backend_config)
+    client, ref = open_job(job, backend_config)
     run = find_run(client, run_id)
     attached = attach_job(client, ref, inputs.on_kill, run)
     follow_attempts(task, client, attached, client.get_job_request, run, inputs, ref_output="last_job")
@@ -154,7 +151,6 @@ class _Printer(threading.Thread):
         self._lines = 0
 
     def start_once(self) -> None:
-        """Start it, unless it was started."""
         if self.ident is None:
             self.start()
 
@@ -184,7 +180,6 @@ class _Printer(threading.Thread):
 
 
 def _get_metric(outcome: Outcome, given_as: str, name: str) -> float:
-    """Return a metric that the user named by the input `given_as`."""
     metrics = outcome.metrics
     if name not in metrics:
         known = ", ".join(sorted(metrics)) or "none"

@@ -10,7 +10,7 @@ from browser import TIMEOUT
 from airflow_provider.ui import app
 
 STATIC = pathlib.Path(app.__file__).with_name("static")
-_PAGES = {"": "jobs.html", "job": "job.html", "compare": "compare.html"}
+_PAGES = {"": "jobs.html", "job": "job.html", "compare": "compare.html", "search": "search.html"}
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 

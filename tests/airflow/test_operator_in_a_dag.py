@@ -7,12 +7,12 @@ import itertools
 import pathlib
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
 from airflow_fakes import double, fail
 
 from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
-from trainer_core import CustomTrainer, FileDatasetInitializer, Initializer
+from trainer_core import CustomTrainer, FileDatasetInitializer, Initializer, TrainerClient
 
 _ids = itertools.count()
 
@@ -173,3 +173,21 @@ def test_an_upstream_result_is_an_argument_and_a_dependency(run_dag, xcom):
         )
     assert second.upstream_task_ids == {"first"}
     assert xcom(run_dag(dag), "second")["doubled"] == 4
+
+
+def test_all_arguments_are_the_result_of_an_upstream_task(run_dag, xcom):
+    with a_dag() as dag:
+        first = task(task_id="first")(lambda: {"number": 2})()
+        second = TrainJobOperator(
+            task_id="second", runtime="python", trainer=CustomTrainer(func=double), func_args=first
+        )
+    assert second.upstream_task_ids == {"first"}
+    assert xcom(run_dag(dag), "second")["doubled"] == 4
+
+
+def test_an_upstream_result_that_is_no_dict_starts_no_job(run_dag):
+    with a_dag() as dag:
+        first = task(task_id="first")(lambda: None)()
+        TrainJobOperator(task_id="second", runtime="python", trainer=CustomTrainer(func=double), func_args=first)
+    assert run_dag(dag).get_task_instance("second").state == "failed"
+    assert TrainerClient().list_jobs() == []

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from airflow_fakes import double, fail
 
-from airflow_provider.triggers import deferred_log
+from airflow_provider.triggers import deferred_log, trainjob as triggers
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core import TrainJobRef
 
@@ -51,6 +51,17 @@ async def test_a_job_on_a_host_that_the_triggerer_cannot_see_is_not_reported_as_
     assert "outcome" not in event
     assert event["elsewhere"] is True
     assert "lives on host" in event["error"]
+
+
+async def test_a_triggerer_gets_the_event_only_when_airflow_knows_of_the_deferral(submit, client, monkeypatch):
+    ref = submit(double, number=2)
+    client.wait(ref)
+    trigger = TrainJobTrigger(ref.to_dict())
+    trigger.trigger_id = 1
+    monkeypatch.setattr(triggers, "_MIN_DEFERRAL_SECONDS", 3.0)
+    began = time.monotonic()
+    await fired(trigger)
+    assert time.monotonic() - began >= 3
 
 
 async def test_the_log_of_the_training_is_written_during_the_wait(submit, task_log, monkeypatch):

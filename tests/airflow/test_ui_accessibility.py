@@ -6,6 +6,7 @@ import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 from test_ui_layout import BROKEN, SCREENSHOTS, WIDTHS
 from ui_jobs import COMPARE_PATH, JOB_PATH, Api
+from ui_search import SEARCH_PATH, answers
 
 expect = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`").expect
 
@@ -15,15 +16,17 @@ PAGES = {
     "list": ("?column=param.lr&column=duration", "0.1"),
     "job": (JOB_PATH, "line 19"),
     "compare": (COMPARE_PATH, "0.01"),
+    "search": (SEARCH_PATH, "Trial 23"),
 }
 
 
 def open_loaded(open_page, name):
     path, content = PAGES[name]
-    page = open_page(Api().answers, path=path)
+    page = open_page({**Api().answers, **(answers() if name == "search" else {})}, path=path)
     expect(page.locator("main")).to_contain_text(content)
-    # Two metrics; of one job also processor, memory, and both of a GPU.
-    expect(page.locator("figure")).to_have_count({"list": 0, "job": 6, "compare": 2}[name])
+    # Two metrics; of one job also processor, memory, and both of a GPU. Of a search the best so far, the objective by
+    # three parameters, all of them, and its curves.
+    expect(page.locator("figure")).to_have_count({"list": 0, "job": 6, "compare": 2, "search": 6}[name])
     return page
 
 
@@ -39,7 +42,7 @@ def test_axe_finds_no_violation(open_page, name):
     assert page.evaluate(VIOLATIONS) == []
 
 
-@pytest.mark.parametrize("name", ["job", "compare"])
+@pytest.mark.parametrize("name", ["job", "compare", "search"])
 def test_a_page_fits_the_screen(open_page, name):
     page = open_loaded(open_page, name)
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)

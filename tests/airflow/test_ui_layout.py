@@ -124,10 +124,20 @@ def test_the_page_of_a_job_that_cannot_be_read_shows_an_end_that_its_task_has_se
 
 def test_the_page_of_a_deleted_job_says_who_deleted_it_and_how_far_it_came(open_page):
     deleted = {"by": "ada", "at": CREATED, "step": 5, "total": 10}
-    page = open_page(job(status="Failed", unreachable="it does not exist", deleted=deleted), path=JOB_PATH)
+    seen = {"step": 3, "total": 10, "percentage": 30}
+    page = open_page(job(status="Failed", unreachable="gone", deleted=deleted, progress=seen), path=JOB_PATH)
     expect(page.get_by_role("status")).to_have_text("Deleted")
     expect(page.locator("#notices")).to_contain_text("Deleted by ada on")
     expect(page.locator("#progress")).to_have_text("Stopped at step 5 of 10")
+
+
+def test_the_processes_of_a_cancelled_job_are_not_shown_as_failed(open_page):
+    steps = [{"name": "node-0", "status": "Failed", "started": CREATED, "finished": CREATED, "exit_code": -15}]
+    diagnosis = {"category": "Deleted", "reason": "it was cancelled"}
+    page = open_page(job(status="Cancelled", steps=steps, diagnosis=diagnosis), path=JOB_PATH)
+    expect(page.get_by_role("row", name="node-0")).to_contain_text("Cancelled")
+    expect(page.locator("[data-status=Failed]")).to_have_count(0)
+    expect(page.locator("#notices")).to_have_text("CancelledAirflow does not retry a cancelled TrainJob.")
 
 
 def test_the_page_names_the_job_of_its_url_before_the_answer(open_page):

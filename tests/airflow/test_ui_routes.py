@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import threading
 import urllib.parse
@@ -9,26 +10,30 @@ import urllib.parse
 import airflow
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG
 from airflow_database import count_dags, count_rows, many_jobs
 from fake_cluster import Cluster
 from ui_scene import EDITOR, OUTSIDER, VIEWER, Browser, a_dag, push, ref_of, task_of, training
 
 from airflow_provider.assets import ModelAsset
 from airflow_provider.decorators.trainjob import TrainJobDecoratedOperator
+from airflow_provider.operators.search import SearchOperator
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.plugins.trainjob import TrainJobPlugin
 from airflow_provider.sensors.trainjob import TrainJobSensor
-from airflow_provider.ui import app
-from trainer_core import CustomTrainerContainer
+from airflow_provider.ui import app, backend_view
+from trainer_core import CustomTrainer, CustomTrainerContainer
+from trainer_core.request import Owner, SearchEntry, TrainJobRequest
 
 _PAGES = [
     "/",
     "/job",
     "/compare",
+    "/search",
     "/assets/{name}",
     "/api/jobs",
     "/api/compare",
-    *(f"/api/dags/{{dag_id}}/{name}" for name in ("job", "attempts", "log", "log/file", "manifest")),
+    *(f"/api/dags/{{dag_id}}/{name}" for name in ("job", "attempts", "search", "log", "log/file", "manifest")),
 ]
 _ACTIONS = ("suspend", "resume", "delete")
 _CHANGES = [f"/api/dags/{{dag_id}}/{name}" for name in _ACTIONS]
@@ -308,6 +313,80 @@ def test_a_job_has_the_assets_of_its_task(browse, run_dag, gate):
         EmptyOperator(task_id="other", outlets=[other])
     (asset,) = browse(VIEWER, task_of(run_dag(dag))).job()["assets"]
     assert asset["name"] == "digits-of-the-page"
+
+
+def square(x: float) -> dict:
+    return {"loss": x * x}
+
+
+@pytest.fixture
+def searched(run_dag, home):
+    """Task of a search that has ended."""
+    start = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
+    with DAG("tuned", schedule=None, start_date=start) as dag:
+        SearchOperator(
+            task_id="train",
+            runtime="python",
+            trainer=CustomTrainer(square),
+            search_space={"x": [2.0, 1.0, 3.0]},
+            algorithm="GridSearch",
+            trial_config={"num_trials": 3, "parallel_trials": 2},
+        )
+    return task_of(run_dag(dag))
+
+
+def test_a_search_is_one_row_and_a_page_whose_trials_have_logs_and_are_compared(browse, searched, client):
+    user = browse(EDITOR, searched)
+    (row,) = browse(EDITOR).get("api/jobs", dag="tuned", column=["metric.loss", "param.x"]).json()["jobs"]
+    assert (row["is_search"], row["status"], row["summary"]) == (True, "Complete", "3 of 3, best loss 1 (trial 1)")
+    assert row["columns"] == {"metric.loss": 1.0, "param.x": 1.0}
+
+    page = user.get("api/search").json()
+    assert (page["best"], page["metric"], page["space"]) == (1, "loss", {"x": {"choices": [2.0, 1.0, 3.0]}})
+    assert [(trial["value"], trial["parameters"]) for trial in page["trials"]] == [
+        (x * x, {"x": x}) for x in (2.0, 1.0, 3.0)
+    ]
+    names = [trial["job"] for trial in page["trials"]]
+    trial = user.get("api/job", attempt=names[0]).json()
+    assert (trial["name"], trial["status"], "is_search" in trial, trial["actions"]) == (names[0], "Complete", False, [])
+    assert (trial["is_trial"], trial["parameters"]) == (True, {"x": "2.0"})
+    assert user.get("api/log", attempt=names[2]).status_code == 200
+    assert user.job()["is_search"]
+
+    asked = [urllib.parse.urlencode({**searched, "attempt": name}) for name in names[:2]]
+    compared = browse(EDITOR).get("api/compare", job=asked).json()
+    assert [job["attempt"] for job in compared["jobs"]] == names[:2]
+    assert {each["column"]: each["values"] for each in compared["rows"]}["metric.loss"] == [4.0, 1.0]
+
+
+def test_a_search_whose_trainjobs_are_deleted_has_the_trials_of_its_xcoms(browse, searched, client):
+    for job in client.list_jobs():
+        client.delete_job(job.name)
+    page = browse(EDITOR, searched).get("api/search").json()
+    assert "does not exist" in page["unreachable"]
+    assert (page["best"], page["summary"]) == (1, "3 of 3, best loss 1 (trial 1)")
+    assert [trial["value"] for trial in page["trials"]] == [4.0, 1.0, 9.0]
+
+
+def test_a_job_that_is_no_search_has_no_page_of_one(browse, submitted):
+    assert browse(EDITOR, submitted("plain")).get("api/search").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("owner", "search", "belongs"),
+    [
+        ("mine", None, True),
+        ("other", None, False),
+        ("mine/3", ("mine", 3), True),
+        ("mine/3", ("mine", 4), False),
+        ("other/3", ("mine", 3), False),
+        ("other/3", ("other", 3), False),
+    ],
+)
+def test_a_trial_belongs_to_the_task_of_its_search_only(owner, search, belongs):
+    entry = search and SearchEntry(key=search[0], entry=search[1], definition={})
+    request = TrainJobRequest(owner=Owner(key=owner), search=entry)
+    assert backend_view.belongs_to("mine", request) is belongs
 
 
 def test_the_list_has_status_and_progress(browse, trains):

@@ -143,6 +143,15 @@ def test_it_starts_again_after_sigkill_and_stops_at_ctrl_c(program, here, tmp_pa
     assert list(list_remaining_processes(folder)) == []
 
 
+def test_its_command_uses_its_settings_whatever_the_terminal_has(here, tmp_path, monkeypatch):
+    airflow = here.AirflowHere(tmp_path / "it's up", {"AIRFLOW__CORE__DAGS_FOLDER": "/srv/my $dags"})
+    airflow.folder.mkdir()
+    airflow._write_command()
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", "/elsewhere")
+    command = [airflow.command, "config", "get-value", "core", "dags_folder"]
+    assert subprocess.run(command, capture_output=True, text=True).stdout.splitlines()[-1] == "/srv/my $dags"
+
+
 def test_a_second_airflow_in_the_same_folder_is_refused(here, tmp_path):
     first, second = here.AirflowHere(tmp_path / "up"), here.AirflowHere(tmp_path / "up")
     with first._lock, pytest.raises(here.AirflowHereError, match=r"an Airflow already runs in .*up; stop it first"):

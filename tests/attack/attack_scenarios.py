@@ -23,6 +23,7 @@ from typing import Any
 import checkpointed_walk as walk
 import interrupted_pods as pods
 import psutil
+import search_chaos
 from k8s_scene import a_client, a_request, a_stage
 from local_jobs import PATIENCE, processes_of, supervisor_of, wait_until_dead
 from local_submitter import submit
@@ -428,6 +429,11 @@ def soak(rounds: int, chance: random.Random, folder: Path) -> list[str]:
     return violations
 
 
+def kill_search_drivers(rounds: int, chance: random.Random, folder: Path) -> list[str]:
+    """Kill the drivers of a search, one or two at a time."""
+    return search_chaos.kill_drivers(folder, 2 + 2 * rounds, rounds, chance.randint(1, 2), chance)
+
+
 SCENARIOS = (
     Scenario(
         "Submitter killed at a random instant, then submitted again",
@@ -472,6 +478,14 @@ SCENARIOS = (
         40,
         3,
         race_owners,
+    ),
+    Scenario(
+        "A driver of a search killed, alone or one of two",
+        "each trial runs once, with the parameters and the value of an undisturbed search, never more at a time than "
+        "asked for",
+        50,
+        1,
+        kill_search_drivers,
     ),
     Scenario(
         "Hostile values in everything that takes input",

@@ -32,6 +32,19 @@ def wait_for(path: str):
     return "seen"
 
 
+def ends_by_a_signal(deaths: str, times: int):
+    import os
+    import signal
+
+    with open(deaths, "a+") as file:
+        file.write("x")
+        file.flush()
+        file.seek(0)
+        if len(file.read()) <= times:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return "done"
+
+
 def uses_a_global():
     return LIMIT
 """

@@ -111,6 +111,31 @@ def test_ctrl_c_ends_the_wait_and_not_the_job(trainjob):
     assert trainjob("wait", "job").returncode == 0
 
 
+def test_further_attempts_follow_a_failure_against_which_a_retry_helps(trainjob):
+    killed = ("submit", "train:ends_by_a_signal", "-a", f"deaths={trainjob.folder}/deaths", "-a", "times=2", *RUN)
+    done = trainjob(*killed, "--name", "job", "--wait", "--attempts", "3")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "job-2 Complete done")
+    assert "; job-1 is the next attempt\n" in done.stderr
+    assert trainjob("list", "-o", "json").stdout.count('"Failed"') >= 2
+
+
+def test_the_last_attempt_is_final_and_so_is_a_mistake_of_the_user(trainjob):
+    killed = ("submit", "train:ends_by_a_signal", "-a", f"deaths={trainjob.folder}/deaths", "-a", "times=9", *RUN)
+    assert trainjob(*killed, "--name", "job", "--wait", "--attempts", "2").returncode == 1
+    mistake = ("submit", "train:train", "-a", "x=1", "-a", "fail=true", *RUN, "--name", "wrong", "--wait")
+    assert trainjob(*mistake, "--attempts", "2").returncode == 1
+    names = {job["name"] for job in json.loads(trainjob("list", "-o", "json").stdout)}
+    assert names == {"job", "job-1", "wrong"}
+
+
+def test_attempts_without_a_wait_are_refused(trainjob):
+    done = trainjob("submit", "train:train", "-a", "x=1", *RUN, "--attempts", "2")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "trainjob: --attempts needs --wait: a failure is noticed by who waits for the TrainJob\n",
+    )
+
+
 def test_a_timeout_of_a_wait_exits_with_5(trainjob):
     trainjob("submit", "train:wait_for", "-a", "path=never", *RUN, "--name", "job")
 
@@ -193,7 +218,7 @@ def test_render_prints_the_manifest_and_creates_nothing(trainjob):
         (
             ("submit", "train:nothing", *RUN),
             2,
-            "it has the functions train, uses_a_global, wait",
+            "it has the functions ends_by_a_signal, train, uses_a_global, wait",
         ),
         (("submit", "train:LIMIT.nothing", *RUN), 2, r"no attribute 'nothing'; it has the functions \(none\)"),
         (

@@ -147,12 +147,23 @@ def test_only_the_last_column_of_a_table_is_folded(width, monkeypatch, capsys):
     assert all(len(line) <= max(width, len(header) - 6 + 20) for line in rest) if width else not rest
 
 
+def test_each_column_of_a_comparison_is_folded(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    print_table(["", "good", "bad"], [["reason", LONG, LONG]], folded=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].count("UserCode in node-0") == 2
+
+
 def test_a_table_is_not_padded_to_its_longest_reason(trainjob):
     trainjob(
         "submit", "train:train", "--arg", "x=1", "--arg", "fail=true", "--runtime", "python", "--name", "bad", "--wait"
     )
     trainjob("submit", "train:train", "--arg", "x=1", "--runtime", "python", "--name", "good", "--wait")
-    assert all(line == line.rstrip() for line in trainjob("list").stdout.splitlines())
+    lines = trainjob("list").stdout.splitlines()
+    assert len(lines) >= 3
+    assert lines == [line.rstrip() for line in lines]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ def sandbox(tmp_path, monkeypatch):
     """Clients with a namespace for this test, and the engine. All objects of the namespace are removed afterwards."""
     monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "home"))
     engine = container_engine.engine()
-    label = f"{names.NAMESPACE_LABEL}={container_engine.namespace(tmp_path)}"
+    namespace = container_engine.namespace(tmp_path)
+    label = f"{names.NAMESPACE_LABEL}={namespace}"
 
     def list_objects():
         """Return the names of all objects on the engine that belong to a job of this test."""
@@ -31,7 +32,9 @@ def sandbox(tmp_path, monkeypatch):
     def client(**settings):
         return container_engine.client(tmp_path, **settings)
 
-    yield SimpleNamespace(client=client, engine=engine, list_objects=list_objects, label=label, folder=tmp_path)
+    yield SimpleNamespace(
+        client=client, engine=engine, list_objects=list_objects, label=label, folder=tmp_path, namespace=namespace
+    )
     # With retries, because a supervisor that is still running may create objects meanwhile.
     clear = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(EngineRequestError),

@@ -13,6 +13,7 @@ from trainer_core.backends.container.engine import EngineRequestError
 from trainer_core.backends.container.plan import RESULT_PATH
 from trainer_core.backends.container.reconcile import Fail, Start, next_action
 from trainer_core.jobs import Category
+from trainer_core.lifecycle.diagnosis import Facts
 
 TWO_NODES = build_request(trainer={"num_nodes": 2})
 
@@ -184,3 +185,61 @@ def test_a_result_is_written_to_its_uri_if_there_is_one(tmp_path, data, written)
 
     assert (tmp_path / "results" / "result.json").exists() is written
     assert (ended["result"], ended.get("result_note")) == ([1], None)
+
+
+class Prints(NoLog):
+    """An engine whose containers print lines and leave a termination record."""
+
+    def __init__(self, *lines, record=None):
+        self.lines, self.record = lines, record
+
+    def read_file(self, container, path):
+        return self.record
+
+    def stream_log(self, *_):
+        return iter([(1, f"2026-01-01T00:00:0{n}.0Z {line}\n".encode()) for n, line in enumerate(self.lines)])
+
+
+def test_a_failed_container_is_diagnosed_with_its_exception_and_the_end_of_its_log():
+    record = {"error": {"type": "ValueError", "message": "bad shape", "traceback": "Traceback …"}}
+    engine = Prints("epoch 1", "epoch 2", record=json.dumps(record).encode())
+    killed = replace(exited("node-0", -9), out_of_memory=True)
+    (step,) = outcome.collect_facts(build_job(), engine, Fail(containers=[killed])).steps
+
+    assert (step.error_type, step.error_message, step.traceback) == ("ValueError", "bad shape", "Traceback …")
+    assert (step.log_tail, step.node, step.out_of_memory) == (["epoch 1", "epoch 2"], "digits-node-0", True)
+
+
+def test_an_initializer_that_takes_too_long_is_diagnosed_with_its_time_and_the_end_of_its_log():
+    job = with_containers(build_job(initializer_timeout=90), running("dataset-initializer"))
+    (step,) = outcome.collect_facts(job, Prints("fetching"), Fail(timed_out_step="dataset-initializer")).steps
+
+    assert (step.name, step.error_type, step.log_tail) == ("dataset-initializer", "TimeoutError", ["fetching"])
+    assert step.error_message.startswith("it did not end within 90")
+    assert outcome.collect_facts(build_job(), NoLog(), Fail(timed_out_step="node-0")).steps[0].log_tail == []
+
+
+def test_a_deadline_and_containers_that_were_removed_are_the_reason_of_a_failure():
+    assert outcome.collect_facts(build_job(), NoLog(), Fail(deadline_seconds=0)).deadline_seconds == 0
+    facts = outcome.collect_facts(build_job(), NoLog(), Fail(removed_steps=("node-0", "node-1")))
+    assert facts.infrastructure_error == "node-0, node-1: the container was removed from the engine"
+    assert [step.name for step in facts.steps] == ["node-0", "node-1"]
+
+
+def test_a_job_ends_when_its_last_container_does_and_a_failure_never_before_its_start():
+    job = with_containers(build_job(TWO_NODES), exited("node-0", finished=7), exited("node-1", finished=3))
+    assert outcome.build_complete_entry(job, NoLog())["outcome"]["finished_at"].startswith("2026-01-01T00:00:07")
+    late = with_containers(build_job(), running("node-0", started=5))
+    assert outcome.build_failed_entry(late, Facts(cancelled=True), at(2))["outcome"]["finished_at"].startswith(
+        "2026-01-01T00:00:05"
+    )
+
+
+def test_a_result_that_cannot_be_written_is_noted_and_kept(tmp_path):
+    (tmp_path / "file").touch()
+    job = build_job(build_request(trainer={"result_uri": f"file://{tmp_path}/file/result.json"}))
+    job = with_containers(job, exited("node-0"))
+    ended = outcome.build_complete_entry(job, Prints(record=b'{"result": [1]}'))["outcome"]
+
+    assert ended["result"] == [1]
+    assert f"the result could not be written to file://{tmp_path}/file/result.json: " in ended["result_note"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import sys
 import threading
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from trainer_core.backends.container import runtimes
 from trainer_core.backends.container.runtimes import RuntimeCatalog
-from trainer_core.errors import RuntimeNotFoundError
+from trainer_core.errors import BackendUnavailableError, RuntimeNotFoundError
 
 PYTHON = (Path(runtimes.__file__).parent / "runtimes" / "python.yaml").read_text()
 
@@ -134,3 +135,9 @@ def test_without_a_network_cached_files_are_used_whatever_their_age(web, caplog,
     monkeypatch.setattr(runtimes, "_DAY_SECONDS", -1.0)
     assert "mine" in names(source)
     assert "its cached files are used" in caplog.text
+
+
+def test_without_the_extra_the_runtimes_of_a_network_source_name_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "docker", None)
+    with pytest.raises(BackendUnavailableError, match=r"needs the package docker, .*'\.\[containers\]'"):
+        RuntimeCatalog(["github://kubeflow/trainer"]).list()

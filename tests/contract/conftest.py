@@ -9,6 +9,7 @@ from functools import cache
 import container_engine
 import pytest
 from fake_cluster import Cluster
+from fake_cluster.runtimes import runtime
 
 from trainer_core import (
     DebugBackendConfig,
@@ -28,7 +29,10 @@ from trainer_core.testing import BackendCase, parametrize_backends
 def start_cluster():
     """Start the fake cluster of the session; its pods are local processes."""
     # Time for a checkpoint, also on a slow machine.
-    return Cluster(grace=30.0).__enter__()
+    cluster = Cluster(grace=30.0).__enter__()
+    # Trainer gives resources to nodes only if the runtime has a policy.
+    cluster.add(runtime("python-with-policy", "plain", {"numNodes": 1}))
+    return cluster
 
 
 def connect_to_cluster(folder, config=KubernetesBackendConfig, **settings):
@@ -55,7 +59,11 @@ def get_api(client):
 
 
 CASES = (
-    BackendCase("local", lambda folder, **settings: TrainerClient(LocalProcessBackendConfig(home=folder, **settings))),
+    BackendCase(
+        "local",
+        lambda folder, **settings: TrainerClient(LocalProcessBackendConfig(home=folder, **settings)),
+        limits_memory=False,
+    ),
     BackendCase(
         "debug",
         lambda _: TrainerClient(DebugBackendConfig()),
@@ -65,11 +73,13 @@ CASES = (
         runs_multiple_nodes=False,
         installs_packages=False,
         reports_resource_use=False,
+        limits_memory=False,
     ),
     BackendCase("container", container_engine.client),
     BackendCase(
         "kubernetes",
         connect_to_cluster,
+        runtime_with_resources="python-with-policy",
         reads_local_files=False,
         runs_runtime_without_trainer=True,
         restarts_processes=True,

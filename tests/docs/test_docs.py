@@ -64,6 +64,11 @@ def test_python_and_console_blocks_can_be_run_or_say_why_not():
     assert silent == []
 
 
+def test_the_landing_page_links_every_guide():
+    landing = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert [file.name for file in (ROOT / "docs" / "guides").iterdir() if f"(guides/{file.name})" not in landing] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=identity)
 def test_every_link_of_the_page_leads_somewhere(page):
     targets = [match["target"] for match in LINK.finditer(page.read_text(encoding="utf-8")) if match["target"]]

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import container_engine
-from filelock import FileLock
+
+from trainer_core.node import locks
 
 REPOSITORY = Path(__file__).parents[2]
 BASE = container_engine.IMAGE
@@ -61,7 +62,7 @@ def built(client: Any, name: str, dockerfile: str, target: str | None = None) ->
     ]
     base = f"localhost/trainjob-wheels:{_digest(wanted)}"
     # Tests that run at the same time download them once.
-    with FileLock(Path(tempfile.gettempdir()) / f"{base.rpartition('/')[2]}.lock"):
+    with locks.locked(Path(tempfile.gettempdir()) / f"{base.rpartition('/')[2]}.lock"):
         if not _has(client, base):
             _build_with_wheels(client, base)
     sources = list(_sources(dockerfile))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
+import uuid
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from trainer_core.errors import BackendUnavailableError
 #: Debian with Python 3.11 and pip; `tools/test-resources` builds it.
 IMAGE = "localhost/trainjob-base:test"
 RUNTIMES = Path(__file__).parent.parent / "containers" / "runtimes"
+#: Other runs share the engine, and may have folders of the same names. Processes of this run inherit it.
+_RUN = os.environ.setdefault("TRAINJOB_TEST_RUN", uuid.uuid4().hex)
 
 
 @cache
@@ -39,7 +43,7 @@ def engine() -> Engine:
 
 def namespace(folder: Path) -> str:
     """Return the namespace of the test with this folder."""
-    return f"test-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
+    return f"test-{hashlib.sha256(f'{_RUN}{folder}'.encode()).hexdigest()[:12]}"
 
 
 def config(folder: Path, **settings) -> ContainerBackendConfig:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -20,9 +21,11 @@ from trainer_core.jobs import (
     Category,
     Diagnosis,
     Event,
+    ObjectiveReport,
     Observation,
     Outcome,
     Progress,
+    RungValue,
     TrainJob,
     TrainJobRef,
 )
@@ -57,13 +60,15 @@ class ManualBackend(Backend):
     """A store of jobs. Several backends can share one, as several processes share a cluster."""
 
     name = "manual"
-    accepts = frozenset({"Name", "Labels", "Suspend", "Checkpoints"})
+    accepts = frozenset({"Name", "Labels", "Suspend", "Checkpoints", "DeleteAfter"})
     default_runtime = "python"
 
     def __init__(self, jobs: dict[str, ManualJob] | None = None) -> None:
         self.jobs: dict[str, ManualJob] = {} if jobs is None else jobs
         #: Called before and after the effect of each call, with its name; it may raise `KilledError`.
         self.on_call: Callable[[str], None] = lambda _: None
+        #: Whether `cancel` deletes a job, as that of a queue that would start it again.
+        self.cancel_deletes = False
 
     def complete(self, ref_name: str, **result: float) -> None:
         job = self.jobs[ref_name]
@@ -134,7 +139,7 @@ class ManualBackend(Backend):
         return _ManualFollower(self, ref)
 
     def list_search_jobs(
-        self, key: str, known: Container[str]
+        self, key: str, known: Collection[str]
     ) -> dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None]:
         self.on_call("list")
         return {
@@ -155,8 +160,30 @@ class ManualBackend(Backend):
     def resume(self, ref: TrainJobRef) -> None:
         raise NotImplementedError
 
+    def report(self, name: str, step: float, value: float, metric: str = "loss") -> None:
+        """Report a value at the next rung, as the node of a function does."""
+        job = self.jobs[name]
+        rungs = job.progress.objective.rungs if job.progress and job.progress.objective else ()
+        rung = job.request.search.rung if job.request.search else None
+        rung = len(rungs) if rung is None else rung  # A promoted run skips those that it has passed.
+        rungs = (*rungs, RungValue(rung, step, value, time.time_ns() // 1_000_000))
+        job.progress = Progress(step, None, {metric: value}, objective=ObjectiveReport(value, step, value, rungs))
+
+    def pause(self, name: str) -> None:
+        """End a running trial at its rung."""
+        job = self.jobs[name]
+        assert job.progress is not None
+        fields = {"objective": job.progress.objective, "paused_at": job.progress.step}
+        job.outcome = Outcome(ref=job.ref.to_dict(), status=COMPLETE, **fields)
+
+    def keeps_cancelled(self, request: TrainJobRequest) -> bool:
+        return not self.cancel_deletes
+
     def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
         job = self.jobs.get(ref.name)
+        if self.cancel_deletes and job is not None and job.outcome is None and not job.request.suspend:
+            self.jobs.pop(ref.name)
+            return
         if job is not None and job.ref.uid == ref.uid and job.outcome is None:
             because = diagnosis or Diagnosis(category=Category.DELETED, reason="it was cancelled")
             objective = job.progress.objective if job.progress else None

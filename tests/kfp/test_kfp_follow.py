@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import kfp_definitions as definitions
 import pytest
@@ -11,6 +12,7 @@ from kfp_components.step import wait
 from kfp_components.step.metric_history import MetricHistory
 from trainer_core import CustomTrainer, DebugBackendConfig, TrainerClient
 from trainer_core.errors import InvalidRequestError
+from trainer_core.jobs import COMPLETE, CREATED, Category, Diagnosis, Observation, Outcome, PendingFailure, TrainJobRef
 
 
 class GoesSilent(TrainerClient):
@@ -56,3 +58,36 @@ def test_a_log_that_goes_silent_before_its_end_does_not_hold_up_the_end_of_the_t
     assert history.get_curves()["loss"] == [(1.0, 1.0), (2.0, 0.5)]
     shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[node-0]")]
     assert shown == ["[node-0] progress 1 loss=1"]
+
+
+class PrintsAtItsEnd:
+    """A client whose job cannot start at first, and prints its last line only after its end."""
+
+    def __init__(self):
+        self.ended, self.pause = threading.Event(), threading.Event()
+
+    def get_job_logs(self, ref, step="node-0", follow=False, raw=False):
+        if step != "node-0":
+            raise InvalidRequestError(f"no step {step!r}")
+        assert (follow, raw) == (True, True)
+        assert self.ended.wait(60)
+        self.pause.wait(0.1)  # The step would have ended, if it did not wait for this line.
+        yield "the last line"
+
+    def wait(self, ref, timeout, on_observation):
+        assert 0 < timeout <= 60
+        diagnosis = Diagnosis(category=Category.SCHEDULING, reason="no node has 8 GPUs")
+        on_observation(Observation(CREATED, pending_failure=PendingFailure(diagnosis)))
+        self.ended.set()
+        return Outcome(ref=ref.to_dict(), status=COMPLETE)
+
+
+def test_a_step_shows_why_its_job_does_not_start_and_ends_after_the_last_line_of_its_log(capsys):
+    wait.wait_for_job(
+        PrintsAtItsEnd(), TrainJobRef("kubernetes", "default", "train", "uid"), time.monotonic() + 60, MetricHistory()
+    )
+
+    printed = capsys.readouterr()
+    assert printed.out == "[node-0] the last line\n"
+    assert "TrainJob train is Created: " in printed.err
+    assert "no node has 8 GPUs" in printed.err

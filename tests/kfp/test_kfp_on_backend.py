@@ -1,6 +1,7 @@
 """Every committed pipeline and component on the double of the KFP backend, with training on a cluster."""
 
 import hashlib
+import json
 import re
 
 import kfp_definitions as definitions
@@ -158,6 +159,24 @@ def test_sweep_trains_once_for_each_rate_and_promotes_the_best_model(
     assert promoted.stat().st_size > 0
 
 
+@in_installation("default")
+def test_tune_forecast_searches_trains_with_the_best_parameters_and_promotes_the_model(
+    make_installation, settings, config, cluster, namespace
+):
+    backend = make_installation(**settings)
+
+    run = backend.run(
+        PIPELINES / "tune_forecast.yaml", {"backend": "kubernetes", "backend_config": config, "trials": 2}
+    )
+
+    assert run.phase == "Succeeded", run.explain()
+    best = run.pipeline_output("Output")
+    assert run.output("train", "result")["learning_rate"] == best["learning_rate"]
+    assert run.output("train", "error") < run.output("search", "metric")
+    (promoted,) = backend.objects.claim("model-registry").glob("versions/*/*")
+    assert json.loads(promoted.read_text())["day"] == "2026-01-31"
+
+
 def test_the_same_files_are_fetched_once(make_installation, config, tmp_path):
     @dsl.pipeline(name="fetch")
     def fetch(backend_config: dict, storage_uri: str):
@@ -211,6 +230,7 @@ def test_every_committed_pipeline_is_here():
         "retrain_digits",
         "retrain_scheduled",
         "sweep",
+        "tune_forecast",
     }
 
 

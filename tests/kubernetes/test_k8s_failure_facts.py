@@ -6,10 +6,25 @@ import json
 from datetime import datetime, timedelta
 
 import pytest
-from k8s_objects import ENDED, IMAGE, LATER, disrupted, end, ended, error, event, runs, seen, unscheduled, waits
+from k8s_objects import (
+    ENDED,
+    IMAGE,
+    LATER,
+    disrupted,
+    end,
+    ended,
+    error,
+    event,
+    runs,
+    seen,
+    train_job,
+    unscheduled,
+    waits,
+)
 
+from trainer_core.backends.trainer_v2.parse import parse_job
 from trainer_core.jobs import Category
-from trainer_core.k8s import events, failure_facts
+from trainer_core.k8s import events, failure_facts, labels
 from trainer_core.k8s.capacity import SchedulingLimits
 from trainer_core.k8s.failure_reasons import FATAL, LONG_GRACE, SHORT_GRACE
 from trainer_core.k8s.pod_state import group_pods_by_step
@@ -290,6 +305,19 @@ def test_the_crash_of_a_preempted_pod_is_not_part_of_a_crash_loop():
 )
 def test_out_of_memory_is_detected_in_state_and_last_state(main):
     assert _classify(seen(main=main))[0] is Category.OUT_OF_MEMORY
+
+
+def test_out_of_memory_is_fatal_at_once_if_the_next_attempt_asks_for_more():
+    pod = seen(main=runs(restarts=1, last=end(137, reason="OOMKilled")))
+    graces = [
+        failure_facts.detect_pending_failure([pod], job=parse_job(train_job(annotations={labels.MEMORY: memory}))).grace
+        for memory in (
+            '{"amount": "8Gi", "asked": "8Gi", "next": "12Gi"}',
+            '{"amount": "32Gi", "asked": "8Gi", "next": null}',
+            '{"amount": "damaged"}',
+        )
+    ]
+    assert graces == [FATAL, None, None]
 
 
 def test_out_of_memory_quotes_the_last_report_of_the_memory():

@@ -15,7 +15,7 @@ from fake_cluster import Fault
 
 from trainer_core.config import KubernetesBackendConfig
 from trainer_core.errors import BackendUnavailableError
-from trainer_core.k8s import informer
+from trainer_core.k8s import informer, watched_jobs
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import ForbiddenError
 from trainer_core.k8s.resources import TRAINJOBS
@@ -127,7 +127,7 @@ def test_the_first_snapshot_contains_the_job_and_its_pods(cluster, subscribe):
     uid = add_job(cluster)
     add_pod(cluster, "a-node-0")
 
-    assert until(subscribe("a", uid), bool) == informer.JobSnapshot("new", (("a-node-0", "Pending"),), None)
+    assert until(subscribe("a", uid), bool) == watched_jobs.JobSnapshot("new", (("a-node-0", "Pending"),), None)
 
 
 def test_there_is_no_snapshot_before_the_first_list(cluster, subscribe):
@@ -414,7 +414,7 @@ def test_a_forbidden_list_of_jobs_is_reported_at_once(cluster, subscribe):
 def test_jobs_are_reported_without_pods_where_pods_are_forbidden(cluster, subscribe, verb):
     cluster.forbid(verb, "pods")
 
-    assert until(subscribe("a", add_job(cluster)), lambda now: now.pods is None) == informer.JobSnapshot(
+    assert until(subscribe("a", add_job(cluster)), lambda now: now.pods is None) == watched_jobs.JobSnapshot(
         "new", None, None
     )
 

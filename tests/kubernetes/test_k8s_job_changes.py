@@ -159,6 +159,8 @@ def test_submitting_a_queued_job_again_attaches_to_it(queued):
 
 def test_cancelling_a_queued_job_deletes_it_because_kueue_would_resume_it(queued):
     cluster, client, ref = queued
+    requests = (client.get_job_request(ref), a_request())
+    assert [client.backend.keeps_cancelled(request) for request in requests] == [False, True]
     client.cancel(ref)
     assert cluster.get("TrainJob", "job") is None
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
+from clock import Clock
 
 from trainer_core.errors import BackendUnavailableError
-from trainer_core.k8s.errors import ForbiddenError
-from trainer_core.k8s.reflector import WatchTimings, retry_until_success
+from trainer_core.k8s import reflector, resources
+from trainer_core.k8s.cache import Stream, WatchTarget
+from trainer_core.k8s.errors import ForbiddenError, ResourceExpiredError
+from trainer_core.k8s.reflector import Reflector, WatchTimings, retry_until_success
 
 
 @pytest.fixture
@@ -88,3 +93,69 @@ async def test_an_action_that_succeeds_is_run_once_and_without_a_pause(monkeypat
     await retry_until_success(act, WatchTimings(), pytest.fail)
 
     assert next(runs) == 2
+
+
+class Connection:
+    """A connection whose requests the reflector below answers itself."""
+
+    namespace = "default"
+
+    @asynccontextmanager
+    async def open_session(self):
+        yield None
+
+
+class Watches(Reflector):
+    """A reflector whose watch is accepted, or not, and ends after some seconds.
+
+    Attributes:
+        lists: Number of lists.
+    """
+
+    def __init__(self, clock, seconds, is_accepted=True, error=None):
+        target = WatchTarget(resources.JOBS, "job", lambda raw: raw, lambda raw: raw)
+        jobs = SimpleNamespace(clear_error=lambda stream: None, wake=lambda: None)
+        super().__init__(Connection(), target, Stream.JOBS, None, WatchTimings(), jobs)
+        self.clock, self.seconds, self.is_accepted, self.error, self.lists = clock, seconds, is_accepted, error, 0
+
+    async def list_objects(self, session, job_name):
+        self.lists += 1
+        return "7"
+
+    async def _watch(self, session, since):
+        assert since == "7"
+        if self.is_accepted:
+            self._handle_open()
+        self.clock.sleep(self.seconds)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(reflector, "time", clock)
+    return clock
+
+
+async def test_a_watch_that_a_server_ends_within_a_second_has_failed(clock):
+    with pytest.raises(BackendUnavailableError, match="the server ended the request at once"):
+        await Watches(clock, 0.9)._list_and_watch()
+
+
+async def test_a_watch_that_ends_later_is_followed_by_another_one_without_a_list(clock):
+    watches = Watches(clock, 1.0)
+    for _ in range(3):
+        await watches._list_and_watch()
+
+    assert watches.lists == 1
+
+
+@pytest.mark.parametrize(("error", "lists"), [(BackendUnavailableError("away"), 1), (ResourceExpiredError("old"), 2)])
+async def test_a_watch_that_is_not_accepted_has_failed_however_long_it_took(clock, error, lists):
+    watches = Watches(clock, 30, is_accepted=False, error=error)
+    for _ in range(2):
+        with pytest.raises(type(error)):
+            await watches._list_and_watch()
+
+    assert watches.lists == lists

@@ -8,7 +8,10 @@ import pytest
 from k8s_scene import HF, a_request, a_request_with_a_token, a_stage, asked, finished, seen, until_ended
 
 from trainer_core.errors import ConflictError
+from trainer_core.jobs import SEARCH_LABEL
 from trainer_core.k8s import resources
+from trainer_core.naming import hash_owner_key
+from trainer_core.request import SearchEntry
 
 #: The runtime is looked for in the namespace first.
 RUNTIME = ["get trainingruntimes/python", "get clustertrainingruntimes/python"]
@@ -143,6 +146,27 @@ def run_all_writing_calls(cluster, client):
         client.delete_job(each)
     client.reap()
     return cluster.requests
+
+
+def test_the_jobs_of_a_search_are_one_list_and_only_the_pods_of_new_ones_that_run_are_read():
+    with a_stage("complete", controllers=True) as (cluster, client):
+        refs = []
+        for number in range(2):
+            entry = SearchEntry(key="search/tune", entry=number, definition={"search_space": {}})
+            labels = {SEARCH_LABEL: hash_owner_key("search/tune")}
+            refs.append(
+                client.submit(a_request(f"tune-{number}", search=entry.model_dump(), metadata={"labels": labels}))
+            )
+        client.submit(a_request("other"))
+        client.wait(refs[0])  # It records the outcome.
+        cluster.forget_requests()
+        found = client.backend.list_search_jobs("search/tune", ())
+        assert [found[ref.name][0] for ref in refs] == refs
+        assert asked(cluster)[:3] == ["list trainjobs", "list jobs", "list pods"]
+        assert cluster.counts["list pods"] == 1
+        cluster.forget_requests()
+        assert client.backend.list_search_jobs("search/tune", set(found)) == dict.fromkeys(found)
+        assert asked(cluster) == ["list trainjobs", "list jobs"]
 
 
 def test_no_object_is_replaced_and_all_writes_use_strict_validation():

@@ -72,15 +72,15 @@ def test_a_follower_subscribes_again_after_its_watch_thread_has_died():
         ref = client.submit(a_request())
         with client.follow(ref) as follower:
             next_until(follower, lambda each: each.status == "Running")
-            dead = follower._subscription._informer
-            dead.cache.apply_event = fails
+            dead = follower._subscription._jobs
+            dead._cache.apply_event = fails
             cluster.update("trainjobs", "job", lambda raw: raw["metadata"].setdefault("annotations", {}).update(a="b"))
             with pytest.raises(BackendUnavailableError, match=r"the watch of trainjobs .* has ended \(RuntimeError"):
                 next_until(follower, lambda each: each.status == "Suspended")
             cluster.until(lambda: observes_again(follower))
             client.suspend(ref)
             next_until(follower, lambda each: each.status == "Suspended")
-            assert follower._subscription._informer is not dead
+            assert follower._subscription._jobs is not dead
 
 
 def observes_again(follower):

@@ -84,12 +84,19 @@ def train_with_lightning():
     trainer.fit(Model(), data)
 
 
-def test_the_example_of_the_guide_reports_the_steps_and_the_loss_of_transformers(run, tmp_path):
+def find_program(begin):
+    """Return the program of the guide that begins with a line."""
     guide = (ROOT / "docs" / "guides" / "results.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```python\n(# finetune\.py\n.*?)```", guide, re.DOTALL)
-    (tmp_path / "finetune.py").write_text(program)
+    (program,) = re.findall(rf"```python\n({begin}.*?)```", guide, re.DOTALL)
+    return program
 
-    lines = run("finetune.py", TRAINJOB_HOME=str(tmp_path / "state"))
+
+@pytest.mark.parametrize("folder", ["", "transformers-5.4"])
+def test_the_example_of_the_guide_reports_the_steps_and_the_loss_of_transformers(run, tmp_path, folder):
+    (tmp_path / "finetune.py").write_text(find_program("# finetune"))
+
+    other = str(PYTHON.parents[1] / folder) if folder else ""
+    lines = run("finetune.py", TRAINJOB_HOME=str(tmp_path / "state"), PYTHONPATH=other)
 
     *_, last, loss = lines
     assert last.startswith("100% (20/20) loss=")
@@ -105,3 +112,50 @@ def test_lightning_reports_steps_and_metrics(run_node):
 
 def test_no_library_reports_once_the_server_is_turned_off(run_node):
     assert run_node(train_with_lightning, TRAINJOB_STATUS_SERVER="0") == []
+
+
+#: Library: what it is imported as, a training, the last step and a metric that it reports.
+TRAININGS = {
+    "LightGBM": (
+        "lightgbm",
+        """
+table = lightgbm.Dataset(data, labels)
+lightgbm.train({"metric": "l2", "verbose": -1}, table, 5, [table], callbacks=[report])
+""",
+        {"step": 5, "total": 5},
+        "training_l2",
+    ),
+    "XGBoost": (
+        "xgboost",
+        """
+table = xgboost.DMatrix(data, labels)
+xgboost.train({}, table, 5, evals=[(table, "train")], callbacks=[Report()], verbose_eval=False)
+""",
+        {"step": 5},
+        "train_rmse",
+    ),
+    "Keras": (
+        "keras",
+        """
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(data, labels, epochs=10, callbacks=[report], verbose=0)
+""",
+        {"step": 10, "total": 10},
+        "loss",
+    ),
+}
+
+
+@pytest.mark.parametrize("library", TRAININGS)
+def test_the_lines_of_the_guide_report_for_a_library_without_a_registry(run, tmp_path, library):
+    module, train, counts, metric = TRAININGS[library]
+    (lines,) = re.findall(rf"(# {library}.*?)(?:\n\n\n|\Z)", find_program("# LightGBM"), re.DOTALL)
+    imports = f"import numpy, {module}\nfrom trainer_core import progress"
+    data = "data = numpy.random.default_rng(0).random((64, 4))\nlabels = data[:, 0]"
+    (tmp_path / "train.py").write_text("\n".join([imports, data, lines, train]))
+
+    last = parse_progress(run("train.py", KERAS_BACKEND="torch", PYTHONPATH=str(ROOT))[-1])
+
+    assert last.items() >= counts.items()
+    assert last["metrics"][metric] >= 0

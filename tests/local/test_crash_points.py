@@ -58,7 +58,7 @@ def list_folder(home, name):
 def test_a_supervisor_killed_before_its_job_is_created_leaves_the_complete_job_or_nothing(
     client, supervisors_die, home
 ):
-    for number in range(1, 14):
+    for number in range(1, 15):
         request = build_request(client, f"owner {number}")
         supervisors_die(number)
         refs = []
@@ -75,7 +75,7 @@ def test_a_supervisor_killed_at_any_side_effect_leads_to_a_retryable_failure_or_
     client, supervisors_die, num_supervisor_changes
 ):
     assert num_supervisor_changes > 25
-    for number in range(14, num_supervisor_changes + 1, 5):
+    for number in range(15, num_supervisor_changes + 1, 5):
         supervisors_die(number)
         ref = client.submit(build_request(client, f"owner {number}"))
         outcome = client.wait(ref, timeout=PATIENCE)

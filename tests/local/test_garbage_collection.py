@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 import pytest
 from local_jobs import PATIENCE, kill, supervisor_of, wait_for_supervisor_exit, waits_at
 
-from trainer_core import LocalProcessBackendConfig, Owner, Suspend, TrainerClient
+from trainer_core import CustomTrainer, LocalProcessBackendConfig, Name, Owner, Suspend, TrainerClient
 from trainer_core.backends.local import gc
 from trainer_core.backends.local.job_store import StateFolder
 from trainer_core.testing.case import wait_for_status
@@ -68,6 +68,23 @@ def test_the_oldest_jobs_beyond_keep_finished_are_removed_when_a_job_ends(home, 
     assert names(client) == ["job", "old-0", "old-2"]
 
 
+def return_loss(loss):
+    return {"loss": loss}
+
+
+def test_the_jobs_of_a_search_are_kept_until_it_has_ended(home, client):
+    template = {"trainer": CustomTrainer(func=return_loss), "runtime": "python"}
+    name = client.optimize(template, search_space={"loss": [1, 2]}, options=[Name("tune")])
+    with client.searches.find(name) as driver:
+        while not driver.step(create=False).must_create:  # The first trial runs to its end, and none follows.
+            driver.wait(driver.step(create=False))
+    trials = [job.name for job in client.list_jobs()]
+    assert all(wait_for_supervisor_exit(home, trial) for trial in trials)
+    assert gc.remove_old_jobs(StateFolder(home), keep=0, keep_days=30) == []
+    client.cancel_optimization_job(name)
+    assert set(trials) <= set(gc.remove_old_jobs(StateFolder(home), keep=0, keep_days=30))
+
+
 def test_a_job_does_not_remove_itself_when_keep_finished_is_zero(home, create_old_jobs, ask, client):
     create_old_jobs([10])
     limited = TrainerClient(LocalProcessBackendConfig(home=home, keep_finished=0))
@@ -105,6 +122,7 @@ def test_a_job_whose_supervisor_was_killed_is_removed_like_a_finished_job(client
 
 def test_abandoned_staging_and_trash_folders_are_removed_after_an_hour(client, ask, home):
     client.wait(client.submit(ask()))
+    assert wait_for_supervisor_exit(home, "job")  # It removes such folders too.
     for folder in ("staging", "trash"):
         for name, age in (("young", HOUR / 2), ("old", 2 * HOUR)):
             (home / folder / name / "code").mkdir(parents=True)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer_core.backends.local.job_store import JobFolder, acquire_lock, is_locked, write_json
+from trainer_core.backends.local.job_store import JobFolder, write_json
 from trainer_core.errors import BackendUnavailableError
+from trainer_core.node import locks
 
 
 @pytest.fixture
@@ -64,7 +65,8 @@ def test_a_change_waits_for_the_one_before(folder):
     with folder.lock_desired():
         thread = threading.Thread(target=change)
         thread.start()
-        assert acquire_lock(folder.desired_lock) is None
+        with pytest.raises(BlockingIOError, match="is locked by another process"):
+            locks.acquire(folder.desired_lock, 0)
         order.append("first")
     thread.join(60)
 
@@ -83,23 +85,24 @@ def test_a_change_that_waits_too_long_names_the_lock_and_what_to_do(folder, monk
     ):
         pytest.fail("the lock is held")
 
-    assert len(pauses) == 10
+    assert len(pauses) == 9
 
 
 def test_a_change_that_fails_leaves_the_lock_free(folder, descriptors):
     with pytest.raises(ZeroDivisionError), folder.lock_desired():
         raise ZeroDivisionError
     with folder.lock_desired():
-        assert is_locked(folder.desired_lock)
+        assert locks.is_locked(folder.desired_lock)
 
-    assert not is_locked(folder.desired_lock)
+    assert not locks.is_locked(folder.desired_lock)
 
 
 def test_a_supervisor_lives_as_long_as_it_holds_its_lock(folder, descriptors):
     assert not folder.is_supervised()
-    descriptor = acquire_lock(folder.lock)
+    descriptor = locks.acquire(folder.lock, 0)
     assert folder.is_supervised()
-    assert acquire_lock(folder.lock) is None
+    with pytest.raises(BlockingIOError):
+        locks.acquire(folder.lock, 0)
     os.close(descriptor)
 
     assert not folder.is_supervised()
@@ -108,10 +111,11 @@ def test_a_supervisor_lives_as_long_as_it_holds_its_lock(folder, descriptors):
 def test_observers_of_a_lock_do_not_see_each_other(folder, descriptors):
     folder.lock.touch()
     with locked(folder.lock, fcntl.LOCK_SH):
-        assert not is_locked(folder.lock)
+        assert not locks.is_locked(folder.lock)
 
 
-def test_a_lock_is_private(folder):
-    os.close(acquire_lock(folder.lock))
+def test_locks_are_private(folder):
+    locks.release(locks.acquire(folder.lock))
+    folder.allocate_reserve()
 
-    assert folder.lock.stat().st_mode & 0o777 == 0o600
+    assert [path.stat().st_mode & 0o777 for path in (folder.lock, folder.desired_lock)] == [0o600, 0o600]

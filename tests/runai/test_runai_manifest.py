@@ -23,7 +23,7 @@ from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import RejectedError
 from trainer_core.k8s.resources import get_resource_of_object
-from trainer_core.request import TrainJobRequest
+from trainer_core.request import MoreMemory, TrainJobRequest
 
 CONFIG = RunaiBackendConfig(project="team-vision")
 #: Words that a shell changes unless they are quoted.
@@ -108,6 +108,12 @@ def test_variable_references_in_the_env_are_escaped():
     )
     items = render(request)["spec"]["environment"]["items"]
     assert (items["A"]["value"], items["B"]["value"]) == ("$$(HOME)", "$HOME")
+
+
+def test_a_workload_asks_for_the_memory_of_the_attempt():
+    request = build_container_request(resources_per_node={"memory": "8Gi"})
+    workload = render(request.model_copy(update={"more_memory": MoreMemory(limit="32Gi"), "attempt_memory": "12Gi"}))
+    assert (workload["spec"]["memory"], workload["spec"]["memoryLimit"]) == ({"value": "12Gi"}, {"value": "12Gi"})
 
 
 def test_rendering_does_not_change_the_request():

@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from manual_backend import KilledError, ManualBackend, ManualJob
 
-from trainer_core import DebugBackendConfig, Name, Search, TrainerClient, TrialConfig
+from trainer_core import (
+    Asha,
+    Checkpoints,
+    DebugBackendConfig,
+    DeleteAfter,
+    HuggingFaceModelInitializer,
+    Initializer,
+    Name,
+    RandomSearch,
+    Search,
+    TrainerClient,
+    TrialConfig,
+)
 from trainer_core.client.runs import JobRuns
-from trainer_core.errors import ConflictError, JobNotFoundError
-from trainer_core.jobs import Category
-from trainer_core.request import Owner
+from trainer_core.errors import (
+    BackendUnavailableError,
+    ConflictError,
+    InvalidRequestError,
+    JobNotFoundError,
+    WaitTimeoutError,
+)
+from trainer_core.jobs import Category, Outcome, Progress
+from trainer_core.request import Code, Owner, Project, TrainerRequest, TrainJobRequest
+from trainer_core.search import sampling, template as templates
 from trainer_core.search.driver import SearchDriver, SearchState
 from trainer_core.trainers import CustomTrainer
 
@@ -363,3 +384,222 @@ def test_failures_deletions_and_kills_end_with_each_trial_settled_once(seed: int
         driver = None
     assert [trial.number for trial in outcome.trials] == list(range(10))
     assert all(len(known) == 1 for known in parameters.values())
+
+
+def test_a_loser_is_stopped_and_its_value_is_that_of_its_rung(client: TrainerClient) -> None:
+    with open_search(client, stop=Asha(factor=2), trial_config=TrialConfig(3, 2)) as driver:
+        driver.step()
+        winner, loser = (job.ref.name for job in backend(client).list_running())
+        backend(client).report(winner, 1, 0.1)
+        backend(client).report(loser, 1, 0.2)
+        outcome = run_to_end(client, driver).outcome
+    assert outcome is not None
+    assert [trial.status for trial in outcome.trials] == ["Complete", "Stopped early", "Complete"]
+    assert outcome.trials[1].value == 0.2
+    assert outcome.trials[1].reason == "loss 0.2 at step 1 is not the best of 2: 0.1"
+    assert [trial for trial, _ in list_trials(client)] == [0, 1, 2]
+
+
+def test_a_step_that_must_not_create_creates_nothing(client: TrainerClient) -> None:
+    with open_search(client, trial_config=TrialConfig(1, 1)) as driver:
+        assert driver.step(create=False).must_create
+        assert backend(client).jobs == {}
+        driver.step()
+        finish(client, backend(client).list_running()[0].ref.name)
+        assert driver.step(create=False).must_create
+        assert len(backend(client).jobs) == 1
+
+
+def test_what_a_loser_has_reported_survives_a_stop_that_deletes_its_job(client: TrainerClient) -> None:
+    backend(client).cancel_deletes = True
+    with open_search(client, stop=Asha(factor=2), trial_config=TrialConfig(3, 2)) as driver:
+        driver.step()
+        winner, loser = (job.ref.name for job in backend(client).list_running())
+        backend(client).report(winner, 1, 0.1)
+        backend(client).report(loser, 1, 0.2)
+        without_code = SearchDriver.find(client, "search/tune")
+        assert without_code.step(create=False).must_create
+        assert loser in backend(client).jobs
+        driver.step()
+        driver.close()
+        assert loser not in backend(client).jobs
+    with open_search(client, stop=Asha(factor=2), trial_config=TrialConfig(3, 2)) as driver:
+        outcome = run_to_end(client, driver).outcome
+    assert outcome is not None
+    assert [trial.status for trial in outcome.trials] == ["Complete", "Stopped early", "Complete"]
+    assert (outcome.trials[1].value, outcome.trials[1].name) == (0.2, loser)
+
+
+def test_the_first_lines_of_an_image_that_are_read_are_its_values_at_rungs(client: TrainerClient) -> None:
+    with open_search(client, stop=Asha(factor=2), trial_config=TrialConfig(2, 2)) as driver:
+        driver.step()
+        first, second = backend(client).list_running()
+        first.progress = Progress(3, None, {"loss": 0.1})
+        second.progress = Progress(4, None, {"loss": 0.2})
+        outcome = run_to_end(client, driver).outcome
+    assert outcome is not None
+    assert outcome.trials[1].reason == "loss 0.2 at step 4 is not the best of 2: 0.1"
+
+
+def test_trials_pause_at_rungs_and_the_best_is_trained_fully(client: TrainerClient) -> None:
+    policy = Asha(min_step=1, max_step=4, factor=2, promote=True)
+    with open_search(
+        client, stop=policy, trial_config=TrialConfig(4, 1), options=[Name("tune"), Checkpoints()]
+    ) as driver:
+        while (outcome := driver.step().outcome) is None:
+            for job in backend(client).list_running():
+                section = job.request.search
+                assert section is not None
+                if section.until is None:
+                    backend(client).complete(job.ref.name, loss=section.parameters["x"])
+                else:
+                    backend(client).report(job.ref.name, section.until, section.parameters["x"])
+                    backend(client).pause(job.ref.name)
+    values = [trial.values["x"] for trial in outcome.trials]
+    complete = [trial.number for trial in outcome.trials if trial.status == "Complete"]
+    assert complete == [values.index(min(values))]
+    assert {trial.status for trial in outcome.trials} == {"Complete", "Stopped early"}
+
+
+def test_a_trial_that_pauses_without_a_value_has_failed(client: TrainerClient) -> None:
+    policy = Asha(min_step=1, max_step=4, factor=2, promote=True)
+    options = [Name("tune"), Checkpoints()]
+    with open_search(client, stop=policy, trial_config=TrialConfig(1, 1), options=options) as driver:
+        driver.step()
+        job = backend(client).list_running()[0]
+        job.progress = Progress(1, None, {"other": 1.0})
+        backend(client).pause(job.ref.name)
+        outcome = run_to_end(client, driver).outcome
+    assert outcome is not None
+    assert outcome.trials[0].reason == "paused at step 1 and reported no loss there"
+
+
+def test_a_driver_takes_over_the_limits_that_another_one_was_started_with_later(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        driver.step()
+        with open_search(client, trial_config=TrialConfig(9, 3)) as other:
+            other.step()
+        outcome = run_to_end(client, driver).outcome
+    assert outcome is not None
+    assert len(outcome.trials) == 9
+    with SearchDriver.find(client, "search/tune") as found:
+        assert found.definition.trial_config == TrialConfig(9, 3)
+
+
+def test_the_newest_job_has_all_results_where_jobs_are_deleted_after_a_time(client: TrainerClient) -> None:
+    with open_search(client, trial_config=TrialConfig(6, 1), options=[Name("tune"), DeleteAfter(60)]) as driver:
+        for _ in range(5):
+            driver.step()
+            finish(client, backend(client).list_running()[0].ref.name)
+        driver.step()
+    for job in list_runs(client)[:-1]:
+        backend(client).delete(job.ref)
+    with SearchDriver.find(client, "search/tune") as driver:
+        outcome = run_to_end(client, driver).outcome
+    assert outcome is not None
+    assert [trial.status for trial in outcome.trials] == ["Complete"] * 6
+    (record,) = (job.request for job in backend(client).jobs.values() if job.request.search.kind == "record")
+    assert record.delete_after_seconds == 60
+
+
+def test_the_best_so_far_is_logged_once_by_all_drivers(client: TrainerClient, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "trainer_core.search.driver")
+    with open_search(client, trial_config=TrialConfig(3, 1)) as driver:
+        driver.step()
+        finish(client, backend(client).list_running()[0].ref.name)
+        driver.step()
+    with SearchDriver.find(client, "search/tune") as driver:
+        driver.step(create=False)
+    assert [record.message for record in caplog.records if "best so far" in record.message] == [
+        f"Search tune: trial 0 is the best so far: loss {driver.step(create=False).table.trials[0].value}"
+    ]
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_the_parameters_do_not_depend_on_the_number_of_slots(client: TrainerClient, parallel: int) -> None:
+    with open_search(client, trial_config=TrialConfig(6, parallel)) as driver:
+        run_to_end(client, driver)
+    expected = [sampling.suggest(driver.definition.space, RandomSearch(), driver.seed, n, (), {}) for n in range(6)]
+    assert [parameters for _, parameters in list_trials(client)] == expected
+
+
+def test_secrets_as_text_are_refused_before_anything_is_created(client: TrainerClient) -> None:
+    template = {"trainer": CustomTrainer(train, env={"TOKEN": "x"}), "runtime": "python"}
+    initializer = Initializer(model=HuggingFaceModelInitializer("hf://owner/model", access_token="hf_secret"))
+    with pytest.raises(InvalidRequestError, match="a search takes secrets as references only") as refused:
+        client.optimize({**template, "initializer": initializer}, search_space=SPACE, options=[Name("tune")])
+    assert "hf_secret" not in str(refused.value)
+    assert backend(client).jobs == {}
+
+
+def test_a_backend_that_does_not_answer_for_a_moment_changes_nothing(client: TrainerClient) -> None:
+    dice = random.Random(1)  # noqa: S311 -- no secret
+
+    def fail_sometimes(_: str) -> None:
+        if dice.random() < 0.3:
+            raise BackendUnavailableError("the server is restarted")
+
+    other = connect(backend(client).jobs)
+    with open_search(other) as driver:
+        backend(other).on_call = fail_sometimes
+        states: list[SearchState] = []
+        while not states or states[-1].outcome is None:
+            states.append(driver.try_step())
+            for job in backend(client).list_running() if len(states) % 2 else []:
+                finish(client, job.ref.name)
+    assert any(state.is_stale for state in states)
+    assert [trial for trial, _ in list_trials(client)] == list(range(6))
+    assert len(backend(client).jobs) == 7
+
+
+def test_the_files_of_a_project_are_packed_once(client: TrainerClient, tmp_path: Path) -> None:
+    (tmp_path / "project_train.py").write_text("def train(x):\n    return {'loss': x}\n")
+    trainer = CustomTrainer("project_train:train", code=str(tmp_path))
+    name = client.optimize(
+        {"trainer": trainer, "runtime": "python"}, search_space={"x": [1, 2, 3]}, options=[Name("tune")]
+    )
+    (tmp_path / "project_train.py").write_text("def train(x):\n    return {'loss': -x}\n")
+    with client.searches.find(name) as driver:
+        for _ in range(3):
+            backend(client).complete(backend(client).list_running()[0].ref.name, loss=1)
+            driver.step()
+    projects = {job.request.project for job in list_runs(client)}
+    assert len(list_runs(client)) > 1
+    assert len(projects) == 1
+    assert projects != {None}
+
+
+def test_projects_that_fill_a_cluster_are_refused_with_both_sizes() -> None:
+    code = Code.model_construct(project=Project.model_construct(archive="x" * 800_000))
+    request = TrainJobRequest.model_construct(trainer=TrainerRequest.model_construct(code=code))
+    templates.check_project_size(request, 60)
+    with pytest.raises(InvalidRequestError, match=r"have 800 kB, and 70 trials would store 56 MB"):
+        templates.check_project_size(request, 70)
+
+
+def test_a_driver_that_waits_in_vain_leaves_the_trials_alone(client: TrainerClient) -> None:
+    with open_search(client) as driver, pytest.raises(WaitTimeoutError, match="has not ended after 0 s"):
+        driver.run(timeout=0)
+    assert len(backend(client).list_running()) == 2
+
+
+def test_the_outcome_of_each_trial_is_stored_for_later_readers(
+    client: TrainerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[Outcome] = []
+    monkeypatch.setattr(client.backend, "observe", lambda ref: replace(observe(ref), outcome_is_stored=False))
+    observe = ManualBackend(backend(client).jobs).observe
+    monkeypatch.setattr(client.backend, "store_outcome", stored.append)
+    with open_search(client) as driver:
+        run_to_end(client, driver)
+    assert sorted(outcome.job.name for outcome in stored) == sorted(job.ref.name for job in list_runs(client))
+
+
+def test_a_trial_that_was_deleted_while_it_ran_is_not_listed_with_the_jobs_that_exist(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        driver.step()
+        first, second = (job.ref for job in list_runs(client)[:2])
+        backend(client).delete(first)
+        driver.step()
+        assert first not in driver.list_refs()
+        assert second in driver.list_refs()

@@ -12,7 +12,7 @@ import sys
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from trainer_core.search import optuna_sampler, sampling
+from trainer_core.search import definition, optuna_sampler, sampling
 from trainer_core.search.definition import OptunaSampler, RandomSearch
 from trainer_core.search.history import RungReport, SettledTrial
 from trainer_core.search.optuna_sampler import suggest
@@ -186,9 +186,7 @@ def test_the_settings_are_arguments_of_the_sampler_with_their_types(name, cls):
     import optuna
 
     parameters = inspect.signature(getattr(optuna.samplers, cls)).parameters
-    assert {key: type(parameters[key].default) for key in optuna_sampler.SAMPLERS[name]} == optuna_sampler.SAMPLERS[
-        name
-    ]
+    assert {key: type(parameters[key].default) for key in definition.SAMPLERS[name]} == definition.SAMPLERS[name]
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from trainer_core import (
 )
 from trainer_core.backends import backend_class
 from trainer_core.errors import InvalidRequestError
-from trainer_core.request import Owner, SearchEntry, TrainJobRequest
+from trainer_core.request import MoreMemory, Owner, SearchEntry, TrainJobRequest
 from trainer_core.request_builder import build_request
 from trainer_core.search import template as templates
 from trainer_core.search.definition import SearchDefinition
-from trainer_core.search.parameters import apply_parameters, check_parameters
+from trainer_core.search.parameters import apply_parameters, check_trial
 
 DEFINITION = SearchDefinition.parse({"lr": {"uniform": [0, 1]}, "opt.decay": [0.1, 0.2]}, stop=Asha(1, 30))
 
@@ -92,7 +92,12 @@ def test_a_parameter_that_the_trainer_does_not_have_is_refused() -> None:
         build(CustomTrainer(train_other, func_args={"x": 1}))
     unknown = build(CustomTrainerContainer("image"), TrainerArgs(["${trialParameters.rate}"]))
     with pytest.raises(InvalidRequestError, match=r"trialParameters\.rate} is no parameter of the search"):
-        check_parameters(unknown, DEFINITION.space)
+        check_trial(unknown, DEFINITION)
+
+
+def test_more_memory_for_the_retries_of_a_trial_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match=r"^MoreMemory: a retry of a trial asks for the memory of the"):
+        check_trial(FUNCTION.model_copy(update={"more_memory": MoreMemory(limit="32Gi")}), DEFINITION)
 
 
 @pytest.mark.parametrize("template", [FUNCTION, IMAGE], ids=["function", "image"])
@@ -103,3 +108,10 @@ def test_the_template_of_a_search_is_found_again_in_each_of_its_runs(template: T
     assert templates.compute_digest(restored, DEFINITION) == digest
     again = run_trial(restored, **{"lr": 0.75, "opt.decay": 0.1})
     assert again.trainer == run_trial(template, **{"lr": 0.75, "opt.decay": 0.1}).trainer
+
+
+@pytest.mark.parametrize(("template", "message"), [(FUNCTION, r"Checkpoints\(\)"), (IMAGE, "use CustomTrainer")])
+def test_a_trial_that_cannot_pause_at_a_rung_is_refused(template: TrainJobRequest, message: str) -> None:
+    definition = SearchDefinition.parse({"lr": [1]}, stop=Asha(1, 9, promote=True))
+    with pytest.raises(InvalidRequestError, match=message):
+        check_trial(template, definition)

@@ -14,7 +14,7 @@ from trainer_core import Asha, GridSearch, MedianStop, Objective, OptunaSampler,
 from trainer_core.search import sampling
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial, parse_lines
-from trainer_core.search.space import Choice, LogUniform, RandInt, Uniform, parse_space
+from trainer_core.search.space import Choice, LogUniform, RandInt, Uniform, count_cells, parse_space, scale
 
 SPACE = {
     "lr": Search.loguniform(1e-4, 1e-1),
@@ -158,8 +158,8 @@ def test_a_further_parameter_changes_no_other_one() -> None:
     ],
 )
 def test_the_bounds_themselves_can_be_drawn(distribution: Any, low: Any, high: Any) -> None:
-    assert sampling.scale(distribution, 0.0) == low
-    assert sampling.scale(distribution, 1 - 2**-53) == high
+    assert scale(distribution, 0.0) == low
+    assert scale(distribution, 1 - 2**-53) == high
 
 
 def test_random_values_are_spread_over_the_space() -> None:
@@ -170,7 +170,7 @@ def test_random_values_are_spread_over_the_space() -> None:
 
 
 def test_a_grid_has_each_cell_once_and_the_last_name_changes_fastest() -> None:
-    cells = [sampling.suggest(GRID, GridSearch(), "", number, (), {}) for number in range(sampling.count_cells(GRID))]
+    cells = [sampling.suggest(GRID, GridSearch(), "", number, (), {}) for number in range(count_cells(GRID))]
     assert cells == [{"a": a, "b": b} for a in "xy" for b in (1, 2, 3)]
 
 

@@ -489,24 +489,6 @@ def test_a_model_elsewhere_stays_there(mlflow_uri, model, ask):
     assert ask("alias", model=model, alias="champion")["source"] == "s3://models/digits"
 
 
-def test_a_folder_of_an_earlier_release_is_taken_over(tmp_path):
-    folder = tmp_path / "registry"
-    (folder / "versions" / "old").mkdir(parents=True)
-    (folder / "versions" / "old" / "digits.pt").write_text("old")
-    entry = {"version": "old", "metric": 0.5, "path": "versions/old/digits.pt"}
-    (folder / "current.json").write_text(json.dumps(entry))
-    registry = FolderRegistry(folder)
-
-    same = registry.promote_candidate(build_candidate(tmp_path, "old", 0.5), model="")
-    worse = registry.promote_candidate(build_candidate(tmp_path, "new", 0.4), model="")
-    (known,) = registry.list_versions("")
-    better = registry.promote_candidate(build_candidate(tmp_path, "newer", 0.6), model="")
-
-    assert (worse.promoted, worse.before, known.version, known.metric) == (False, 0.5, "old", 0.5)
-    assert (same.promoted, Path(unquote(urlsplit(worse.uri).path)).read_text()) == (True, "old")
-    assert (better.promoted, better.before) == (True, 0.5)
-
-
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_child_that_is_forked_during_a_promotion_does_not_delay_the_next_one(tmp_path, monkeypatch):
     context = multiprocessing.get_context("fork")

@@ -188,6 +188,19 @@ def test_an_end_that_was_sent_stays_although_the_job_was_deleted_since(api, load
     assert api.tags["trainjob.status"] == "Complete"
 
 
+@pytest.mark.parametrize(
+    ("status", "pending"),
+    [("FINISHED", None), ("RUNNING", "FINISHED")],
+    ids=["the training ended its run itself", "killed before the status was sent"],
+)
+def test_the_end_is_sent_until_a_process_of_the_job_has_sent_it(api, load, status, pending):
+    api.info["status"] = status
+    api.tags |= {tags.PENDING: pending} if pending else {}
+    end(load())
+
+    assert api.written == [ENDED]
+
+
 def test_names_that_mlflow_refuses_are_replaced_by_distinct_ones():
     names = [
         "acc@1",

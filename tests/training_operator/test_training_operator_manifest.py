@@ -125,6 +125,16 @@ def test_a_function_is_in_the_command_and_the_request_in_an_annotation():
     assert TrainJobRequest.from_json(job["metadata"]["annotations"][labels.REQUEST]) == request
 
 
+def test_every_replica_asks_for_the_memory_of_the_attempt():
+    trainer = {"kind": "container", "image": "x", "num_nodes": 2, "resources_per_node": {"memory": "8Gi"}}
+    fields = {"name": "job", "runtime": {"name": "python"}, "more_memory": {"limit": "32Gi"}}
+    job = render(TrainJobRequest.parse({**fields, "trainer": trainer, "attempt_memory": "12Gi"}))
+    replicas = job["spec"]["pytorchReplicaSpecs"]
+    assert {name: each["template"]["spec"]["containers"][0]["resources"] for name, each in replicas.items()} == {
+        name: {"requests": {"memory": "12Gi"}, "limits": {"memory": "12Gi"}} for name in ("Master", "Worker")
+    }
+
+
 def test_a_rendered_job_shares_no_objects_with_the_request():
     request = REQUESTS["configured"]
     before = request.to_json()

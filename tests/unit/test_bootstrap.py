@@ -473,15 +473,6 @@ def test_what_is_shipped_imports_the_standard_library_only():
     assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names | {"trainer_core"}
 
 
-def test_shipping_again_changes_nothing(tmp_path):
-    serializer.ship(tmp_path)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.py")}
-    serializer.ship(tmp_path)
-
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.py")} == before
-    assert (tmp_path / serializer.BOOTSTRAP) in before
-
-
 # ---- torchrun ------------------------------------------------------------------------------------------------
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")

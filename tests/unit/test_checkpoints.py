@@ -648,17 +648,18 @@ def test_what_to_load(start_store, root, tmp_path):
         start_store(path=root.parent / "g-2", load="file:///x", load_paths=["/x"])
 
 
-def test_checkpoints_of_others_expire(start_store, root):
+@pytest.mark.parametrize(("age", "exists"), [(3700, False), (3500, True)])
+def test_checkpoints_of_others_expire(start_store, root, age, exists):
     save(start_store(ttl=3600), 3)
     other = root.parents[1] / "other-0123456789" / "g-0"
     save(start_store(path=other, ttl=3600), 1)
     foreign = root.parents[1] / "data" / "set"
     foreign.mkdir(parents=True)
-    os.utime(root / "start.json", (0, 0))
+    os.utime(root / "start.json", (time.time() - age,) * 2)
 
     save(start_store(path=other, ttl=3600), 2)
 
-    assert (root.exists(), steps_of(other), foreign.exists()) == (False, [1, 2], True)
+    assert (root.exists(), steps_of(other), foreign.exists()) == (exists, [1, 2], True)
 
 
 def test_the_time_to_live_begins_again_with_each_checkpoint(start_store, root):
@@ -1146,7 +1147,9 @@ def test_the_programs_travel_without_comments_and_types_and_the_kit_is_small():
     # Base64 has four characters for three bytes.
     assert sum(map(len, command[4:])) * 3 / 4 < 30_000
     for path, text in sent.items():
-        assert dump(text) == dump(written[path]), path
+        assert describe(text) == describe(written[path]), path
+        # Cut and not written again: Python 3.12 writes f-strings that Python 3.11 cannot read.
+        assert (text.rstrip().count("\n"), "#:" in text) == (written[path].rstrip().count("\n"), False), path
 
 
 def code_of_nothing():
@@ -1159,34 +1162,18 @@ def leave():
     return None
 
 
-class WithoutTypes(ast.NodeTransformer):
-    """Replaces variables with types by those without, except fields of classes."""
-
-    def visit_ClassDef(self, node):
-        fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
-        node.body = [each if each in fields else self.visit(each) for each in node.body]
-        return node
-
-    def visit_AnnAssign(self, node):
-        return ast.copy_location(ast.Assign([node.target], node.value), node) if node.value else node
-
-
-def dump(text):
-    """Return the program as Python reads it, with line numbers, without docstrings, exports, and types with imports."""
-    tree = WithoutTypes().visit(ast.parse(text))
-    of_types = ("__all__ = ", "if TYPE_CHECKING:", "from typing ", "from types ", "from collections.abc ")
-    tree.body = [node for node in tree.body if not ast.unparse(node).startswith(of_types)]
+def describe(text):
+    """Return the nodes of a program without those of docstrings and of the types of arguments and results."""
+    tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
             node.annotation = None
         if isinstance(node, ast.FunctionDef):
             node.returns = None
         body = getattr(node, "body", None)
-        if (
-            isinstance(body, list)
-            and body
-            and isinstance(body[0], ast.Expr)
-            and isinstance(body[0].value, ast.Constant)
-        ):
-            body[0] = ast.Pass()
-    return [(type(node).__name__, getattr(node, "lineno", 0)) for node in ast.walk(tree)], ast.dump(tree)
+        if isinstance(body, list):
+            node.body = [
+                each for each in body if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+            ]
+            node.body = node.body or [ast.Pass()]
+    return ast.dump(tree)

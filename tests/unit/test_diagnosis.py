@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from trainer_core.jobs import Category
+from trainer_core.jobs import AttemptMemory, Category
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 
 
@@ -17,6 +17,11 @@ def test_an_exception_is_a_user_error_and_not_retryable():
     assert (diagnosis.category, diagnosis.reason) == (Category.USER_CODE, "ValueError: bad shape")
     assert (diagnosis.step, diagnosis.node, diagnosis.exit_code) == ("node-0", "host", 1)
     assert (diagnosis.traceback, diagnosis.log_tail, diagnosis.retryable) == ("Traceback …", ("a", "b"), False)
+
+
+def test_a_diagnosis_has_the_last_twenty_lines_of_a_log():
+    lines = [f"line {number}" for number in range(50)]
+    assert diagnose(Facts(steps=[StepFacts("node-0", 1, log_tail=lines)])).log_tail == tuple(lines[30:])
 
 
 def test_the_step_with_an_exception_is_the_cause():
@@ -58,6 +63,36 @@ def test_a_worker_that_torchrun_reports_as_killed_is_retryable():
 )
 def test_lack_of_memory_has_its_own_category(step):
     assert diagnose(Facts(steps=[step])).category is Category.OUT_OF_MEMORY
+
+
+MEMORY = AttemptMemory(amount="8Gi", asked="8Gi", next="12Gi")
+
+
+@pytest.mark.parametrize(
+    "step", [StepFacts("node-0", 1, error_type="MemoryError"), StepFacts("node-0", -9, out_of_memory=True)]
+)
+def test_lack_of_memory_is_retryable_if_the_next_attempt_asks_for_more(step):
+    diagnosis = diagnose(Facts(steps=[step], memory=MEMORY))
+    assert diagnosis.retryable
+    assert diagnosis.reason.endswith("; 8Gi was not enough, the next attempt asks for 12Gi")
+
+
+def test_lack_of_memory_at_the_limit_is_not_retryable():
+    memory = AttemptMemory(amount="32Gi", asked="8Gi")
+    diagnosis = diagnose(Facts(steps=[StepFacts("node-0", 1, error_type="MemoryError")], memory=memory))
+    assert not diagnosis.retryable
+    assert "; 32Gi, the limit of MoreMemory, was not enough: raise it" in diagnosis.reason
+
+
+def test_lack_of_memory_of_a_gpu_is_not_retryable_with_more_memory():
+    step = StepFacts("node-0", 1, error_type="torch.OutOfMemoryError", error_message="CUDA out of memory")
+    assert diagnose(Facts(steps=[step], memory=MEMORY)) == diagnose(Facts(steps=[step]))
+
+
+def test_a_step_that_the_system_killed_for_lack_of_memory_is_the_cause_of_the_errors_of_its_peers():
+    peer = StepFacts("node-0", 1, error_type="torch.distributed.DistBackendError", error_message="closed by peer")
+    diagnosis = diagnose(Facts(steps=[peer, StepFacts("node-1", 137, out_of_memory=True)]))
+    assert (diagnosis.category, diagnosis.step) == (Category.OUT_OF_MEMORY, "node-1")
 
 
 LOADER = "DataLoader worker (pid 4242) is killed by signal: Killed. "

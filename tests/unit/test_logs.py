@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from trainer_core.logs import merge_streams
+from trainer_core.errors import InvalidRequestError
+from trainer_core.logs import find_last_progress, merge_streams, parse_timed_progress, select_steps, tail_steps
 from trainer_core.readable_log import ReadableLog, format_log_lines
 
 
@@ -142,3 +143,43 @@ def test_a_readable_log_has_progress_now_and_then_and_no_use_of_resources():
     shown = readable(["begin", *reports, use, "end"])
     assert (*shown[:2], *shown[-2:]) == ("begin", "progress 1% (1/100)", "progress 100% (100/100)", "end")
     assert len(shown) == 13
+
+
+def test_steps_share_the_limit_of_a_chunk_and_keep_their_cursors():
+    asked = []
+
+    def read_step(step, cursor, limit):
+        asked.append((step, cursor, limit))
+        return [f"{step} line"] * 2, f"{step} end", step != "node-0"
+
+    chunk = tail_steps(["node-0", "node-1"], {"node-1": "begin", "gone": "kept"}, 5, read_step)
+    assert asked == [("node-0", None, 5), ("node-1", "begin", 3)]
+    assert chunk.lines == [("node-0", "node-0 line")] * 2 + [("node-1", "node-1 line")] * 2
+    assert chunk.cursor == {"node-0": "node-0 end", "node-1": "node-1 end", "gone": "kept"}
+    assert not chunk.complete
+    assert tail_steps(["node-1"], {}, 5, read_step).complete
+
+
+def test_a_step_that_a_job_does_not_have_is_refused_with_those_it_has():
+    assert select_steps("train", ["node-0", "node-1"], None) == ["node-0", "node-1"]
+    assert select_steps("train", ["node-0", "node-1"], "node-1") == ["node-1"]
+    with pytest.raises(InvalidRequestError, match=r"no step 'node-2'; its steps are node-0, node-1"):
+        select_steps("train", ["node-0", "node-1"], "node-2")
+
+
+@pytest.mark.parametrize(
+    ("text", "time"), [("0", None), ("1", 1), ("9999999999999", 10**13 - 1), ("10000000000000", None), ("1.5", None)]
+)
+def test_a_time_of_a_line_is_a_whole_number_of_milliseconds_until_2286(text, time):
+    assert parse_timed_progress(f'[trainjob:progress] {{"step": 2, "t": {text}}}') == ({"step": 2}, time)
+
+
+def test_the_progress_of_a_log_is_that_of_its_first_line_that_has_one():
+    lines = [
+        "Epoch 3",
+        '[trainjob:progress] {"step": true, "total": 9, "checkpoint": 4.0}',
+        '[trainjob:progress] {"step": 1}',
+    ]
+    progress = find_last_progress(lines)
+    assert (progress.step, progress.total, progress.checkpoint, progress.resumed_from) == (None, 9, 4, None)
+    assert find_last_progress(["Epoch 3"]) is None

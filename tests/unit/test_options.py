@@ -15,6 +15,7 @@ from trainer_core.options import (
     JobSetTemplatePatch,
     Labels,
     ManagedBy,
+    MoreMemory,
     Name,
     PriorityClass,
     QueueName,
@@ -41,6 +42,7 @@ OPTIONS = [
     Suspend(),
     QueueName("team"),
     StartWithin("6h"),
+    MoreMemory("32Gi"),
     PriorityClass("high"),
     ManagedBy("kueue.x-k8s.io/multikueue"),
     GangScheduling("team"),
@@ -79,6 +81,7 @@ def jobset_patch(**metadata):
         (ActiveDeadlineSeconds(60), {"spec": {"activeDeadlineSeconds": 60}}),
         (DeleteAfter(60), {"spec": {"ttlSecondsAfterFinished": 60}}),
         (StartWithin("6h"), {"spec": {"startWithin": "6h"}}),
+        (MoreMemory("32Gi"), {"spec": {"moreMemory": {"limit": "32Gi", "factor": 1.5}}}),
         (Suspend(), {"spec": {"suspend": True}}),
         (QueueName("team"), {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}}),
         (PriorityClass("high"), {"metadata": {"labels": {"kueue.x-k8s.io/priority-class": "high"}}}),
@@ -94,6 +97,18 @@ def test_an_option_writes_the_field_of_the_trainjob(option, job_spec):
 def test_a_limit_that_is_no_duration_is_refused(limit):
     with pytest.raises(ValueError, match=r"^StartWithin limit must be a number of seconds, or a text such as '90s'"):
         StartWithin(limit)
+
+
+@pytest.mark.parametrize("limit", ["0", "-1Gi", "32 GB", "1m", None, [], math.nan, True])
+def test_a_limit_that_is_no_memory_is_refused(limit):
+    with pytest.raises(ValueError, match=r"^MoreMemory limit: [^\n]*$"):
+        MoreMemory(limit)
+
+
+@pytest.mark.parametrize("factor", [1, 0.5, -2, 17, True, None, "2", math.nan, math.inf])
+def test_a_factor_that_does_not_grow_or_grows_too_fast_is_refused(factor):
+    with pytest.raises(ValueError, match=r"^MoreMemory factor must be a number greater than 1 and at most 16, got"):
+        MoreMemory("32Gi", factor)
 
 
 def test_gang_scheduling_is_merged_with_other_patches():

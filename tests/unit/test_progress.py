@@ -151,8 +151,9 @@ def test_other_ranks_say_nothing(reporter, monkeypatch, lines):
 
 
 @pytest.mark.parametrize("said", [("x",), (object(), 3), (1, 1, "metrics"), (1, 1, {"a": object()}), (1, 1, [1, 2])])
-def test_odd_values_raise_nothing(said):
+def test_odd_values_raise_nothing(said, capsys):
     progress(*said)
+    assert "Traceback" not in "".join(capsys.readouterr())
 
 
 def test_a_closed_stdout_raises_nothing(tmp_path):

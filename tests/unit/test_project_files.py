@@ -155,6 +155,7 @@ def test_folders_that_link_to_each_other_travel_behind_two_links_at_most(tree):
     found = paths(root)
     assert {"a/x.py", "a/b/x.py", "a/b/c/x.py"} < set(found)
     assert len(found) == 7 + 7 * 6 + 7 * 6 * 5
+    assert len(paths(["a*"], root)) == 1 + 6 + 6 * 5
 
 
 def test_a_link_to_itself_does_not_travel(tree):
@@ -219,8 +220,9 @@ def test_a_pattern_that_names_a_folder_takes_what_is_in_it_except_what_is_ignore
     assert paths(["s*"], root) == ["src/a.py", "src/inner/b.py"]
     assert paths(["*/inner"], root) == ["src/inner/b.py"]
     assert paths(["src/inner", "o*"], root) == ["other/e.py", "src/inner/b.py"]
-    with pytest.raises(ValueError, match=r"b\* matches no file of .* that travels"):
-        read_project(["b*"], root)
+    for pattern in ("b*", "*/d.py", "build/*"):
+        with pytest.raises(ValueError, match=r"matches no file of .* that travels"):
+            read_project([pattern], root)
 
 
 @pytest.mark.parametrize(

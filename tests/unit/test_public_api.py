@@ -47,6 +47,17 @@ REFERENCE_NAMES = [
     "MODEL_PATH",
     "get_tpu_num_nodes",
     "update_trainjob_status",
+    "OptimizerClient",
+    "Search",
+    "RandomSearch",
+    "GridSearch",
+    "Objective",
+    "Direction",
+    "TrialConfig",
+    "OptimizationJob",
+    "Trial",
+    "Result",
+    "Metric",
 ]
 REFERENCE_OPTIONS = [
     "ActiveDeadlineSeconds",

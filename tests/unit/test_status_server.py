@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
 import ssl
 import stat
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -17,6 +19,7 @@ from pathlib import Path
 import pytest
 from node_process import BARE, Node
 from status_endpoint import Endpoint
+from tqdm import tqdm
 
 from trainer_core.backends import supervisor
 from trainer_core.logs import parse_progress
@@ -219,6 +222,36 @@ def test_progress_of_the_function_itself_comes_first(server, lines):
     progress(step=1, total=3)
     assert report(progressPercentage=90)[0] == 200
     assert lines() == [{"step": 1, "total": 3}]
+
+
+@pytest.fixture
+def bars():
+    """Three bars of tqdm: of epochs, of a download and of the batches of an epoch."""
+    with (
+        tqdm(total=4, initial=3, file=io.StringIO()) as epochs,
+        tqdm(total=9, unit="B", file=io.StringIO()),
+        tqdm(total=7, file=io.StringIO()),
+    ):
+        yield epochs
+
+
+def test_the_outermost_bar_of_tqdm_is_shown_where_nothing_reports(bars, tmp_path, monkeypatch, lines):
+    monkeypatch.setattr(status_server, "_BARS", 0.01)
+    with StatusServer(tmp_path):
+        while not (first := lines()):
+            time.sleep(0.01)
+        bars.update()
+        while not (second := lines()):
+            time.sleep(0.01)
+    assert (first, second) == ([{"step": 3, "total": 4}], [{"step": 4, "total": 4}])
+
+
+def test_a_bar_is_not_shown_beside_the_reports_of_a_library(bars, tmp_path, lines):
+    server = StatusServer(tmp_path)
+    with server:
+        report(progressPercentage=30)
+        server._show_bar()
+    assert lines() == [{"step": 30, "total": 100}]
 
 
 # ---- clients that misbehave ------------------------------------------------------------------------------------

@@ -156,16 +156,28 @@ def test_without_fail_fast_no_job_is_cancelled():
     assert state.on_observation(PENDING, now=9999).outcome is None
 
 
+def waits(start_within):
+    """An observation of a job that waits for nodes: the backend reports the time that remains."""
+    return Observation("Created", pending_failure=replace(UNSCHEDULABLE, start_within=start_within))
+
+
 def test_a_job_that_does_not_start_in_time_is_cancelled_even_without_fail_fast():
-    # The backend reports the time that remains.
-    late = replace(UNSCHEDULABLE, start_within=20)
-    state = wait_state.start(REF, now=0, fail_fast=False)
-    state = state.on_observation(Observation("Created", pending_failure=replace(late, start_within=30)), now=1)
-    state = state.on_observation(Observation("Created", pending_failure=late), now=11)
+    state = (
+        wait_state.start(REF, now=0, fail_fast=False).on_observation(waits(30), now=1).on_observation(waits(20), now=11)
+    )
 
     assert state.timeout(now=11) == 20
-    assert state.on_observation(Observation("Created", pending_failure=late), now=30.9).outcome is None
-    assert state.on_observation(Observation("Created", pending_failure=late), now=31).should_cancel
+    assert state.on_observation(waits(0.1), now=30.9).outcome is None
+    assert state.on_observation(waits(0), now=31).should_cancel
+
+
+def test_the_time_in_which_a_job_must_start_does_not_prolong_the_grace():
+    state = wait_state.start(REF, now=0)
+    for now in (1, 100, 200, 300):
+        state = state.on_observation(waits(9999 - now), now)
+        assert state.outcome is None
+
+    assert state.on_observation(waits(9000), now=301).should_cancel
 
 
 def test_the_grace_starts_again_after_a_pending_failure_has_gone():

@@ -9,15 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainer_core import validation
 
-__all__ = [
-    "CLEAN_POD_POLICIES",
-    "RESTART_POLICIES",
-    "PyTorchJob",
-    "check_elastic_policy",
-    "check_keys",
-    "check_scheduling_policy",
-]
-
 #: ``restartPolicy`` and ``cleanPodPolicy`` of a PyTorchJob (kubeflow.org/v1).
 RestartPolicy = Literal["Always", "OnFailure", "Never", "ExitCode"]
 RESTART_POLICIES: tuple[str, ...] = get_args(RestartPolicy)

@@ -6,8 +6,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-__all__ = ["RunaiFields"]
-
 
 class RunaiFields(BaseModel):
     """Fields of a Run:ai workload that the options RunaiSpec and RunaiMasterSpec set.

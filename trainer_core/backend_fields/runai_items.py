@@ -11,25 +11,6 @@ from pydantic.alias_generators import to_camel
 from trainer_core import resources
 from trainer_core.secrets import SecretRef
 
-__all__ = [
-    "EnvValue",
-    "ExposedUrl",
-    "GitRepository",
-    "HostPath",
-    "Item",
-    "ItemModel",
-    "Nfs",
-    "NonEmptyString",
-    "NonNegativeInt",
-    "Port",
-    "Quantity",
-    "Removed",
-    "S3Bucket",
-    "ServiceType",
-    "Toleration",
-    "VolumeClaim",
-]
-
 
 def _refuse_bool(value: Any) -> Any:
     if isinstance(value, bool):

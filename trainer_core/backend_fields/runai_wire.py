@@ -12,8 +12,6 @@ from typing import Any
 from trainer_core.backend_fields.runai_items import ItemModel, Removed
 from trainer_core.secrets import SecretRef
 
-__all__ = ["format_secret", "parse_secret_text", "unwrap", "wrap"]
-
 _SECRET_PREFIX = "SECRET:"  # noqa: S105 -- the prefix of a reference
 _DELETED = {"deleted": True}
 

@@ -10,13 +10,14 @@ import logging
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, ClassVar
 
 from trainer_core import checkpoint_location, code_location, naming
-from trainer_core.backends.follower import Follower, PollingFollower
+from trainer_core.backends.follower import Follower
+from trainer_core.backends.polling_follower import PollingFollower
 from trainer_core.errors import ConflictError, JobNotFoundError, UnsupportedError
 from trainer_core.jobs import (
     RUNNING,
@@ -29,7 +30,7 @@ from trainer_core.jobs import (
     TrainJob,
     TrainJobRef,
 )
-from trainer_core.lifecycle import adoption
+from trainer_core.lifecycle import adoption, attempt_memory
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
 from trainer_core.request import TrainJobRequest
@@ -158,12 +159,24 @@ class Backend(ABC):
                 with suppress(JobNotFoundError):
                     self._wait_for_processes([self.get_ref(name)], self.max_left_seconds + grace)
             named = request.with_name(decision.name).with_checkpoints_nonce(secrets.token_hex(5))
-            named = code_location.store(named)
+            named = code_location.store(self._set_memory(named, decision))
             return self.create(prepare(named, decision.attempt) if prepare else named, decision.attempt)
         self._warn_if_different(request, decision)
         ref = self.get_ref(decision.name)
         self.create_missing_parts(ref, request)
         return ref
+
+    def _set_memory(self, request: TrainJobRequest, decision: Decision) -> TrainJobRequest:
+        """Return the request with the memory of its attempt, by the outcome of the one before."""
+        if request.more_memory is None:
+            return request
+        if request.owner is not None:
+            ended = self.observe(self.get_ref(decision.retried)).outcome if decision.retried else None
+            request = attempt_memory.build_next_request(request, ended)
+        if request.attempt_memory is not None:
+            memory = attempt_memory.get_attempt_memory(request)
+            _log.info("TrainJob %r asks for %s of memory: an earlier attempt ran out of it", request.name, memory)
+        return request
 
     def _wait_for_processes(self, refs: Sequence[TrainJobRef], limit: float) -> None:
         """Wait until no process of earlier attempts is left: they hold GPUs, and may be saving a checkpoint."""
@@ -404,6 +417,14 @@ class Backend(ABC):
             diagnosis: Diagnosis of the failed TrainJob. None: it was cancelled.
         """
 
+    def keeps_cancelled(self, request: TrainJobRequest) -> bool:
+        """Return whether the TrainJob of a request still exists after `cancel`, with what it has reported.
+
+        Args:
+            request: The request.
+        """
+        return True
+
     @abstractmethod
     def delete(self, ref: TrainJobRef) -> None:
         """Delete a TrainJob and end its processes. Its name is free afterwards. Succeeds if it does not exist.
@@ -512,7 +533,7 @@ class Backend(ABC):
         """Return all TrainJobs, newest first. Logs a warning for one that cannot be read, and leaves it out."""
 
     def list_search_jobs(
-        self, key: str, known: Container[str]
+        self, key: str, known: Collection[str]
     ) -> dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None]:
         """Return the TrainJobs of a search by name. One whose name is known is not read: its value is None.
 

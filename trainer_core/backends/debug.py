@@ -46,10 +46,9 @@ from trainer_core.jobs import (
     TrainJob,
     TrainJobRef,
     build_complete_outcome,
-    extract_training_state,
 )
 from trainer_core.lifecycle.adoption import ExistingJob
-from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
 from trainer_core.logs import find_last_progress
 from trainer_core.node import bootstrap, env
 from trainer_core.node.checkpoints import finish, release
@@ -58,8 +57,6 @@ from trainer_core.node.project import ProjectError, unpack
 from trainer_core.node.termination import parse_record, report_error, report_result
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
-
-__all__ = ["DebugBackend"]
 
 #: Framework of each runtime.
 _RUNTIMES = {"python": "python", "torch-distributed": "torch"}
@@ -121,6 +118,7 @@ class DebugBackend(Backend):
             "RuntimePatch": request.patches,
             "active_deadline_seconds": request.active_deadline_seconds,
             "suspend": request.suspend,
+            "more_memory": request.more_memory,
         }
         unsupported = [name for name, value in options.items() if value]
         if unsupported:
@@ -132,7 +130,7 @@ class DebugBackend(Backend):
         sources = request.initializer_sources()
         for role, source in sources:
             initializer_sources.check_source_supported(role, source)
-        self._build_checkpoint_env(request)
+        checkpoint_location.build_variables(request, self.get_checkpoints_uri(request))
         if trainer is None and not sources:
             raise InvalidRequestError("the request has nothing to run; set a trainer, an initializer or both")
         return {"steps": _list_steps(request), "entry": trainer.code.entry if trainer and trainer.code else None}
@@ -154,7 +152,9 @@ class DebugBackend(Backend):
             created = datetime.fromisoformat(_utc_timestamp())
             job = self._jobs[name] = _DebugJob(request, ref, attempt, created, folder)
             job.append_event("Created", f"TrainJob {name} is created")
-            job.outcome = _run_job(job, self._cache, self._build_checkpoint_env(request))
+            job.outcome = _run_job(
+                job, self._cache, checkpoint_location.build_variables(request, self.get_checkpoints_uri(request))
+            )
             job.append_event(job.status, str(job.outcome.diagnosis or f"TrainJob {name} is complete"))
             return ref
 
@@ -245,16 +245,6 @@ class DebugBackend(Backend):
             request, LocalProcessBackendConfig().state_home.as_uri() + "/checkpoints"
         )
 
-    def _build_checkpoint_env(self, request: TrainJobRequest) -> dict[str, str]:
-        uri = self.get_checkpoints_uri(request)
-        if uri is None:
-            return {}
-
-        def to_path(uri: str, field: str) -> str:
-            return checkpoint_location.split_uri(uri, ("file",), field)[1]
-
-        return checkpoint_location.build_variables(request, uri, to_path)
-
     @cached_property
     def _cache(self) -> Path:
         return Path(tempfile.mkdtemp(prefix="trainjob-cache-"))
@@ -285,7 +275,6 @@ def _to_existing_job(job: _DebugJob) -> ExistingJob:
 
 
 def _run_job(job: _DebugJob, cache_folder: Path, checkpoint_env: Mapping[str, str]) -> Outcome:
-    """Run all steps of a job and return its outcome."""
     started = _utc_timestamp()
     fetched: dict[str, str] = {}
     for role, source in job.request.initializer_sources():
@@ -315,23 +304,15 @@ def _run_job(job: _DebugJob, cache_folder: Path, checkpoint_env: Mapping[str, st
 def _build_failed_outcome(
     job: _DebugJob, started: str, step: str, termination: Mapping[str, Any], exit_code: int
 ) -> Outcome:
-    error = termination.get("error") or {}
-    facts = StepFacts(
-        step,
-        exit_code=exit_code,
-        node=socket.gethostname(),
-        error_type=error.get("type"),
-        error_message=str(error.get("message", "")),
-        traceback=error.get("traceback"),
-        log_tail=job.logs.get(step, []),
-    )
-    return Outcome(
-        ref=job.ref.to_dict(),
-        status="Failed",
-        diagnosis=diagnose(Facts(steps=[facts])),
+    log = job.logs.get(step, [])
+    facts = StepFacts.from_record(step, termination, exit_code=exit_code, node=socket.gethostname(), log_tail=log)
+    return build_failed_outcome(
+        job.ref,
+        diagnose(Facts(steps=[facts])),
+        [termination],
         started_at=started,
         finished_at=_utc_timestamp(),
-        **extract_training_state([termination], job.read_progress()),
+        last_progress=job.read_progress(),
     )
 
 

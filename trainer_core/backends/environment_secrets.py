@@ -8,8 +8,6 @@ from trainer_core.errors import UnsupportedError
 from trainer_core.fetch.settings import ENV_PREFIX
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["read_secrets"]
-
 
 def read_secrets(request: TrainJobRequest) -> dict[str, str]:
     """Return the secrets of a request by ``role.ENV``: those given as text, and those that it refers to."""

@@ -1,28 +1,20 @@
-"""Followers: observe one TrainJob repeatedly, each time that it has changed."""
+"""Follower: observes one TrainJob repeatedly, each time that it has changed.
+
+`PollingFollower` reads it again and again, `WatchFollower` gets the changes from a Kubernetes watch.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainer_core.backends import job_poller
-from trainer_core.backends.job_poller import JobReader, Subscription
 from trainer_core.change_event import ChangeEvent
-from trainer_core.errors import BackendUnavailableError
-from trainer_core.jobs import Observation, TrainJob, TrainJobRef
+from trainer_core.jobs import Observation, TrainJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from trainer_core.backends.base import Backend
-
-__all__ = ["Follower", "PollingFollower"]
-
-#: Seconds until a follower reports that a job was not read. One thread reads all jobs; a wait tolerates the error.
-_READ_SECONDS = 60.0
 
 
 class Follower(ABC):
@@ -58,69 +50,3 @@ class Follower(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release the resources. Must not be used afterwards."""
-
-
-class PollingFollower(Follower):
-    """Follower for a backend without a watch. All followers in this process share one poll of each TrainJob."""
-
-    def __init__(
-        self,
-        backend: Backend,
-        ref: TrainJobRef,
-        progress: bool = False,
-        scope: Hashable = None,
-        read_version: Callable[[], Hashable] | None = None,
-    ) -> None:
-        self._backend = backend
-        self._ref = ref
-        self._scope = backend if scope is None else scope
-        # Refs are equal without their host, which decides whether a missing job was deleted.
-        self._key = (ref, ref.host, progress)
-        self._reader = JobReader(partial(backend.observe, ref), read_version, progress)
-        self._subscription: Subscription | None = None
-
-    @property
-    def changed(self) -> ChangeEvent:
-        """See `Follower.changed`."""
-        return self._subscribe()[0].changed
-
-    def next_observation(self, timeout: float) -> Observation:
-        """See `Follower.next_observation`."""
-        subscription, is_new = self._subscribe()
-        if not is_new and not subscription.wait(timeout):
-            # Without a change, the observation is that of now.
-            subscription.request_read()
-        return self._take_observation(subscription, subscription.wait(_READ_SECONDS))
-
-    async def next_observation_async(self, timeout: float) -> Observation:
-        """See `Follower.next_observation_async`."""
-        subscription, is_new = self._subscribe()
-        if not is_new and not await subscription.wait_async(timeout):
-            subscription.request_read()
-        return self._take_observation(subscription, await subscription.wait_async(_READ_SECONDS))
-
-    def get_job(self) -> TrainJob:
-        """See `Follower.get_job`."""
-        return self._backend.get_job_by_ref(self._ref)
-
-    def tail(self, cursor: Mapping[str, Any], job_ended: bool = False, max_lines: int = MAX_LOG_LINES) -> LogChunk:
-        """See `Follower.tail`."""
-        return self._backend.tail(self._ref, cursor, job_ended, max_lines)
-
-    def close(self) -> None:
-        """End the subscription."""
-        if self._subscription is not None:
-            self._subscription.close()
-
-    def _take_observation(self, subscription: Subscription, is_read: bool) -> Observation:
-        if not is_read:
-            raise BackendUnavailableError(f"TrainJob {self._ref.name!r} was not read within {_READ_SECONDS:.0f} s")
-        return subscription.get_observation()
-
-    def _subscribe(self) -> tuple[Subscription, bool]:
-        """Return the subscription, and whether it is new: the first one, or that of a forked child."""
-        subscription = self._subscription
-        if subscription is not None and not subscription.has_ended:
-            return subscription, False
-        self._subscription = job_poller.subscribe(self._scope, self._key, self._reader)
-        return self._subscription, True

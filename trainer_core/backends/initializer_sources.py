@@ -6,8 +6,6 @@ from trainer_core.errors import BackendUnavailableError, InvalidRequestError, Un
 from trainer_core.fetch import local_files, schemes
 from trainer_core.request import InitializerSource
 
-__all__ = ["check_source_available", "check_source_supported", "get_fetch_variables"]
-
 #: For schemes that only Kubernetes supports: the reason, and the alternative.
 _KUBERNETES_ONLY = {
     "cache": "serves a table from nodes of a Kubernetes cluster; use the kubernetes backend, or the files of the table "

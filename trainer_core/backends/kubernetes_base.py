@@ -1,15 +1,18 @@
 """BaseKubernetesBackend: what all backends whose jobs are Kubernetes objects have in common.
 
 A subclass passes the `WorkloadAdapter` of its kind of job, renders the manifests of a request, and lists runtimes.
-"""
 
-# ruff: noqa: D102 -- the methods are documented at `Backend`
+`Backend.submit` calls `render` (nothing is created before the manifests are valid), `find_jobs` (one list, by the label
+of the owner) and `create`: volume claim, job, then the Secret, which the job owns. A process that dies in between
+leaves no job, or one whose Secret `create_missing_parts` creates at the next submit. Afterwards `JobReader` reads and
+`JobWriter` changes the job, each from its ref; `WatchFollower` waits for it.
+"""
 
 from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -38,16 +41,16 @@ from trainer_core.k8s.errors import (
     WriteConflictError,
 )
 from trainer_core.k8s.job_adapter import WorkloadAdapter
-from trainer_core.k8s.job_feed import JobFeed
+from trainer_core.k8s.job_feed import stream_log_lines
 from trainer_core.k8s.job_reader import JobReader
 from trainer_core.k8s.job_writer import JobWriter
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps
+from trainer_core.options.scheduling import KUEUE_QUEUE
 from trainer_core.request import TRACKING_SECRETS, TrainJobRequest
+from trainer_core.retries import repeat_while_failing
 from trainer_core.runtimes import Runtime
-
-__all__ = ["BaseKubernetesBackend"]
 
 _log = logging.getLogger(__name__)
 
@@ -205,16 +208,11 @@ class BaseKubernetesBackend(Backend):
 
     def _create_if_absent(self, raw: RawObject, timeout: float = 0.0) -> bool:
         """Create an object unless one of its name exists; return whether it was created."""
-        from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
-
-        retrying = Retrying(
-            retry=retry_if_exception_type(AlreadyExistsError),
-            stop=stop_after_delay(timeout),
-            wait=wait_exponential(0.05, max=1.0),
-            reraise=True,
-        )
+        create = partial(self._api.create, resources.get_resource_of_object(raw), raw)
         try:
-            retrying(self._api.create, resources.get_resource_of_object(raw), raw)
+            repeat_while_failing(
+                create, lambda error: isinstance(error, AlreadyExistsError), timeout, pauses=(0.05, 1.0)
+            )
         except AlreadyExistsError:
             return False
         return True
@@ -250,10 +248,9 @@ class BaseKubernetesBackend(Backend):
         return WatchFollower(self._reader, self._connection, self.adapter, ref, progress)
 
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
+        is_watched = follow and ref.namespace == self.namespace
         subscribe = partial(subscribe_to_job, self._connection, self.adapter, ref, shares_list=True)
-        is_watched = ref.namespace == self.namespace
-        feed = JobFeed(self._reader, ref, subscribe if is_watched else None) if follow else None
-        return self._reader.stream_log_lines(ref, step, feed)
+        return stream_log_lines(self._reader, ref, step, follow, subscribe if is_watched else None)
 
     def tail(
         self,
@@ -267,7 +264,7 @@ class BaseKubernetesBackend(Backend):
         pods = self._reader.list_pods(job)
         if step is not None and step not in pod_state.group_pods_by_step(pods):
             # A step without a pod has no log yet, or does not exist.
-            select_steps(ref.name, [each.name for each in self._reader.get_train_job(ref).steps], step)
+            select_steps(ref.name, [each.name for each in self._reader.explain_train_job(job, pods).steps], step)
         return self._reader.read_log_chunk(job, pods, cursor, job_ended, max_lines, step)
 
     def events(self, ref: TrainJobRef) -> list[Event]:
@@ -295,6 +292,9 @@ class BaseKubernetesBackend(Backend):
         with suppress(JobNotFoundError):
             self._writer.cancel(self._reader.get_object_by_ref(ref), diagnosis)
 
+    def keeps_cancelled(self, request: TrainJobRequest) -> bool:
+        return KUEUE_QUEUE not in request.metadata.labels
+
     def delete(self, ref: TrainJobRef) -> None:
         with suppress(JobNotFoundError):
             self._writer.delete(self._reader.get_object_by_ref(ref))
@@ -318,10 +318,10 @@ class BaseKubernetesBackend(Backend):
         return self._writer.set_owner(self._reader.get_object_by_ref(ref), kind, owner, labels, only_with)
 
     def get_job(self, name: str) -> TrainJob:
-        return self._reader.get_train_job_by_name(name, self.namespace)
+        return self._reader.get_train_job(self._reader.get_object(name, self.namespace))
 
     def get_job_by_ref(self, ref: TrainJobRef) -> TrainJob:
-        return self._reader.get_train_job(ref)
+        return self._reader.get_train_job(self._reader.get_object_by_ref(ref))
 
     def observe_job(self, name: str) -> tuple[TrainJob, Observation, TrainJobRequest | None]:
         return self._reader.observe_train_job(name, self.namespace)
@@ -332,6 +332,18 @@ class BaseKubernetesBackend(Backend):
     def list_jobs_by_labels(self, labels: Mapping[str, str]) -> list[TrainJob]:
         """Return the jobs with these labels, newest first; the API server selects them."""
         return self._reader.list_train_jobs(self.namespace, labels)
+
+    def list_search_jobs(
+        self, key: str, known: Collection[str]
+    ) -> dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None]:
+        found: dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None] = {}
+        for raw in self._reader.list_search_objects(key, self.namespace):
+            job = self.adapter.parse_job(raw)
+            found[job.name] = None
+            if job.name not in known:
+                ref = observations.build_ref(job)
+                found[job.name] = ref, observations.parse_request(raw), self._reader.observe_object(raw, ref)
+        return found
 
     def get_runtime_packages(self, runtime: Runtime) -> list[str]:
         return runtime_packages.list_runtime_packages(self, runtime)

@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 from trainer_core.text import shorten
 
-__all__ = ["list_runtime_files", "parse_runtimes", "read_runtime_file", "warn_skipped"]
-
 _KIND = "ClusterTrainingRuntime"
 _log = logging.getLogger(__name__)
 _Runtime = TypeVar("_Runtime")
@@ -24,7 +22,6 @@ def list_runtime_files(path: Path) -> list[Path]:
 
 
 def read_runtime_file(path: Path) -> str:
-    """Return the text of a file of runtimes."""
     # Without O_NONBLOCK, opening a pipe waits for a writer.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

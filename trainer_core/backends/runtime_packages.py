@@ -13,8 +13,6 @@ from trainer_core.runtimes import Runtime, TrainerType
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
 
-__all__ = ["list_interpreter_packages", "list_runtime_packages", "print_installed_packages"]
-
 _LINE_PREFIX = "package "
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from trainer_core.fetch.settings import ENV_PREFIX
 from trainer_core.node import env
 
-__all__ = ["build_module_command", "start_supervisor"]
-
 #: The folder of the submitter may be gone before the supervisor.
 _WORKING_DIRECTORY = "/"
 #: A start takes 0.3 seconds. A disk that hangs must not hang the submitter.
@@ -63,7 +61,6 @@ def start_supervisor(module: str, arguments: Sequence[str], stdin: str) -> subpr
 
 
 def build_module_command(python: str, module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of this package."""
     return [python, "-c", _RUN_MODULE, str(Path(__file__).parents[2]), module, *arguments]
 
 

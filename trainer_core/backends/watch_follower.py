@@ -1,4 +1,11 @@
-"""Follower of a Kubernetes job by the watch that all waiting code in this process shares."""
+"""Follower of a Kubernetes job by the watch that all waiting code in this process shares.
+
+1. An observation waits until the watch reports a change of the job or of a pod.
+2. The cached job and pods give an observation without a request: `_observe_cache`.
+3. Where they do not explain a failure or a long wait, events and logs are read, and that answer is kept until the cache
+   changes or it is too old: `_reuse`, `_explain`.
+4. A job that the cache does not have is read directly: deleted, of another resource, or not to be watched by RBAC.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +30,17 @@ from trainer_core.jobs import (
     TrainJobRef,
 )
 from trainer_core.k8s import informer, observations
+from trainer_core.k8s.cache import WatchTarget
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import ForbiddenError
 from trainer_core.k8s.failure_facts import find_left_node
-from trainer_core.k8s.informer import JobSnapshot, Subscription, WatchTarget
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_reader import CAPACITY_EVENTS_AGE, JobReader
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.pod_state import PodState
 from trainer_core.k8s.resources import ApiResource
+from trainer_core.k8s.watched_jobs import JobSnapshot, Subscription
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
-
-__all__ = ["WatchFollower", "subscribe_to_job"]
 
 #: Seconds to wait for the informer's first list before the job is read directly.
 _FIRST_LIST_SECONDS = 15.0
@@ -46,7 +52,7 @@ _STATUS_CHECK_SECONDS = {CREATED: 60.0, RUNNING: 900.0}
 _LEFT_NODE_SECONDS = 60.0
 #: Seconds without pods after which the events of a job are read, for the reason.
 _NO_PODS_SECONDS = 10.0
-#: Most seconds between two lists of events of a job that neither starts nor says why.
+#: Most seconds between two lists of events of a job that does not start for an unknown reason.
 _MAX_EVENTS_SECONDS = 60.0
 #: With progress: seconds between two observations of a caller that shows them.
 _PROGRESS_OBSERVATION_SECONDS = 2.0
@@ -87,11 +93,9 @@ class WatchFollower(Follower):
 
     @property
     def changed(self) -> ChangeEvent:
-        """See `Follower.changed`."""
         return self._subscription.changed
 
     def next_observation(self, timeout: float) -> Observation:
-        """See `Follower.next_observation`."""
         self._subscription.wait(self._limit_timeout(timeout))
         cached = self._observe_cache(self._subscription.snapshot())
         if cached is None:
@@ -99,7 +103,6 @@ class WatchFollower(Follower):
         return self._add_progress(self._reuse(cached) or self._explain(cached))
 
     async def next_observation_async(self, timeout: float) -> Observation:
-        """See `Follower.next_observation_async`."""
         await self._subscription.wait_async(self._limit_timeout(timeout))
         snapshot = self._subscription.snapshot()
         cached = self._observe_cache(snapshot)
@@ -114,20 +117,17 @@ class WatchFollower(Follower):
         return await asyncio.to_thread(self._add_progress, observation) if self._wants_progress else observation
 
     def get_job(self) -> TrainJob:
-        """See `Follower.get_job`."""
         if self._job is None:
-            return self._reader.get_train_job(self._ref)
+            return self._reader.get_train_job(self._reader.get_object_by_ref(self._ref))
         return self._reader.build_train_job(self._job, self._select_pods(self._job))
 
     def tail(self, cursor: Mapping[str, Any], job_ended: bool = False, max_lines: int = MAX_LOG_LINES) -> LogChunk:
-        """See `Follower.tail`."""
         if self._job is None:
             job = self._adapter.parse_job(self._reader.get_object_by_ref(self._ref))
             return self._reader.read_log_chunk(job, self._reader.list_pods(job), cursor, job_ended, max_lines)
         return self._reader.read_log_chunk(self._job, self._select_pods(self._job), cursor, job_ended, max_lines)
 
     def close(self) -> None:
-        """End the subscription."""
         if self._wants_progress:
             self._reader.stop_progress(self._ref.uid)
         self._reader.uncached_followers.discard(self)

@@ -27,8 +27,6 @@ from trainer_core.cli.options import GlobalOptions, move_global_options
 from trainer_core.errors import TrainerError
 from trainer_core.text import shorten
 
-__all__ = ["app", "run"]
-
 app = typer.Typer(
     help="Submit TrainJobs, follow them, and manage runtimes, on this machine or on a cluster.",
     epilog=exit_codes.HELP,
@@ -36,15 +34,16 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-submit.register(app)
-jobs.register(app)
-search.register(app)
-create_runtime.register(runtimes.group)
+for _function in (
+    *(submit.submit, submit.initialize, submit.render),
+    *(jobs.list_jobs, jobs.compare, jobs.get, jobs.wait, jobs.logs, jobs.events, jobs.retry),
+    *(jobs.suspend, jobs.resume, jobs.cancel, jobs.delete, jobs.checkpoints, jobs.reap),
+    *(search.search, search.searches, doctor.doctor, lint.lint, migrate.migrate),
+    *(tracking.runs, tracking.promote, tracking.models),
+):
+    app.command(_function.__name__.removesuffix("_jobs"), epilog=exit_codes.HELP)(_function)
+runtimes.group.command()(create_runtime.create)
 app.add_typer(runtimes.group, name="runtimes")
-doctor.register(app)
-lint.register(app)
-migrate.register(app)
-tracking.register(app)
 
 #: Characters of an error. Messages about what a user gave are shorter; those of clusters may list what is missing.
 _MAX_LINE = 2000

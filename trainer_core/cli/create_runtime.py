@@ -24,8 +24,6 @@ from trainer_core.runtime_admin.runtime_builder import (
 )
 from trainer_core.runtime_admin.validate import validate_runtime
 
-__all__ = ["register"]
-
 Kind = Enum("Kind", {name: name for name in runtime_builder.BUILDERS}, type=str)  # type: ignore[misc]
 
 
@@ -37,11 +35,6 @@ class GangScheduler(str, Enum):
 
 
 Values = list[str] | None
-
-
-def register(group: typer.Typer) -> None:
-    """Add the subcommand."""
-    group.command()(create)
 
 
 def create(

@@ -9,14 +9,8 @@ import typer
 from trainer_core import validation
 from trainer_core.cli import exit_codes
 from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_table, print_yaml
-from trainer_core.preflight import PreflightReport, check_backend
-
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the subcommand."""
-    app.command(epilog=exit_codes.HELP)(doctor)
+from trainer_core.k8s.preflight import PreflightReport
+from trainer_core.preflight import check_backend
 
 
 def doctor(

@@ -13,19 +13,6 @@ from trainer_core.errors import (
 )
 from trainer_core.jobs import JobFailedError
 
-__all__ = [
-    "BAD_INPUT",
-    "CONFLICT",
-    "FAILED",
-    "HELP",
-    "INTERRUPTED",
-    "NOT_FOUND",
-    "OK",
-    "TIMED_OUT",
-    "UNAVAILABLE",
-    "get_exit_code",
-]
-
 OK = 0
 FAILED = 1
 BAD_INPUT = 2

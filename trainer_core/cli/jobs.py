@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any
@@ -13,7 +13,6 @@ from urllib.parse import unquote
 import typer
 
 from trainer_core import job_table, naming, pending_cancellations, validation
-from trainer_core.cli import exit_codes
 from trainer_core.cli.output import OutputFormat, OutputOption, format_time, print_json, print_table
 from trainer_core.cli.submit import print_job, wait_and_print
 from trainer_core.client import TrainerClient
@@ -34,23 +33,15 @@ from trainer_core.k8s import kfp_runs
 from trainer_core.logs import merge_streams
 from trainer_core.text import format_size
 
-__all__ = ["register"]
-
 #: Default columns of `trainjob list`.
 _COLUMNS = "name,status,runtime,nodes,created,reason"
 
 #: What `trainjob get` prints of a TrainJob, beside its arguments.
-_DETAILS = ("function", "code", "packages", "dag", "run", "task", "dataset", "model", "resumed_from", "step")
+_DETAILS = ("function", "code", "packages", "dag", "run", "task", "dataset", "model", "memory", "resumed_from", "step")
 
 _ENDED = (COMPLETE, FAILED)
 
 NameArgument = Annotated[str, typer.Argument(help="Name of the TrainJob.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the subcommands."""
-    for name, command in _COMMANDS.items():
-        app.command(name, epilog=exit_codes.HELP)(command)
 
 
 def list_jobs(
@@ -63,7 +54,7 @@ def list_jobs(
             metavar="COLUMN,…",
             help="Columns: name, status, runtime, nodes, created, started, finished, duration, reason; and, for three "
             "requests for each TrainJob, resumed_from, step (how far it came), function, dag, run, task, dataset, "
-            "model, code (digest), image, processes, packages, variables (names), param.NAME (an argument), "
+            "model, code (digest), image, processes, packages, memory, variables (names), param.NAME (an argument), "
             f"metric.NAME and artifact.NAME. Default: {_COLUMNS}.",
         ),
     ] = None,
@@ -138,7 +129,8 @@ def compare(
     if output is OutputFormat.JSON:
         print_json({"names": names, "rows": {column: [_to_json(each) for each in row] for column, row in rows.items()}})
         return
-    print_table(["", *names], [[column, *(_format_cell(each) for each in row)] for column, row in rows.items()])
+    table = [[column, *(_format_cell(each) for each in row)] for column, row in rows.items()]
+    print_table(["", *names], table, folded=len(names))
 
 
 def get(context: typer.Context, name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> None:
@@ -461,20 +453,3 @@ def _list_trials(client: TrainerClient, search: str | None) -> list[str]:
 def _get_client(context: typer.Context) -> TrainerClient:
     client: TrainerClient = context.obj.client
     return client
-
-
-_COMMANDS: dict[str, Callable[..., Any]] = {
-    "list": list_jobs,
-    "compare": compare,
-    "get": get,
-    "wait": wait,
-    "logs": logs,
-    "events": events,
-    "retry": retry,
-    "suspend": suspend,
-    "resume": resume,
-    "cancel": cancel,
-    "delete": delete,
-    "checkpoints": checkpoints,
-    "reap": reap,
-}

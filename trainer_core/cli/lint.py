@@ -13,14 +13,7 @@ from trainer_core.cli.output import OutputFormat, OutputOption, print_json
 from trainer_core.errors import InvalidRequestError
 from trainer_core.lint import Definition, Problem, find_definitions, find_problems, find_warnings
 
-__all__ = ["register"]
-
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="Folder of Airflow DAGs, or one file.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the subcommand."""
-    app.command(epilog=exit_codes.HELP)(lint)
 
 
 def lint(

@@ -13,17 +13,10 @@ from trainer_core.cli.runtimes import read_manifests
 from trainer_core.errors import InvalidRequestError
 from trainer_core.runtime_admin.migrate import Migration, Note, iterate_pytorch_jobs, migrate_pytorch_job
 
-__all__ = ["register"]
-
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="YAML file with PyTorchJobs; - for standard input.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the subcommand."""
-    app.command("migrate", epilog=exit_codes.HELP)(print_migrated)
-
-
-def print_migrated(
+def migrate(
     file: FileArgument,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with code 2 if a setting cannot be converted.")

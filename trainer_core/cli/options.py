@@ -14,8 +14,6 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.secrets import redact
 from trainer_core.yaml_documents import parse_yaml
 
-__all__ = ["GlobalOptions", "move_global_options", "parse_key_values", "parse_options"]
-
 
 @dataclass
 class GlobalOptions:

@@ -16,9 +16,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["OutputFormat", "OutputOption", "format_time", "print_json", "print_table", "print_yaml"]
-
-
 #: Between two columns, and the least width to which the last one is folded.
 _GAP = "  "
 _MIN_FOLDED = 20
@@ -44,18 +41,19 @@ def print_yaml(data: Mapping[str, Any]) -> None:
     print(yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True), end="")
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table. On a terminal that is too narrow for it the last column is folded, and no other."""
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], folded: int = 1) -> None:
+    """Print a table. On a terminal that is too narrow for it the last columns are folded, and no other."""
     cells = [[Text("" if cell is None else str(cell)) for cell in row] for row in rows]
     widths = [max(map(cell_len, (name, *(row[n].plain for row in cells)))) for n, name in enumerate(columns)]
     width = sum(widths) + len(_GAP) * (len(widths) - 1)
     if sys.stdout.isatty():
-        width = min(width, max(Console().width, width - widths[-1] + _MIN_FOLDED))
+        width = min(width, max(Console().width, width - sum(widths[-folded:]) + folded * _MIN_FOLDED))
     console = Console(width=width, color_system=None, legacy_windows=False)
     table = Table(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0), collapse_padding=True)
-    for name in columns[:-1]:
+    for name in columns[:-folded]:
         table.add_column(name, no_wrap=True)
-    table.add_column(columns[-1], overflow="fold")
+    for name in columns[-folded:]:
+        table.add_column(name, overflow="fold")
     for row in cells:
         table.add_row(*row)
     with console.capture() as captured:

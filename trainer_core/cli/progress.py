@@ -8,8 +8,6 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from trainer_core.client import TrainerClient
 from trainer_core.jobs import Observation, Outcome, TrainJobRef
 
-__all__ = ["wait_with_progress"]
-
 
 def wait_with_progress(client: TrainerClient, ref: TrainJobRef, timeout: float | None) -> Outcome:
     """Wait until a TrainJob has ended, and print its progress to standard error."""

@@ -26,8 +26,6 @@ from trainer_core.runtime_admin.upgrade import upgrade_runtime
 from trainer_core.runtime_admin.validate import check_types, validate_runtime
 from trainer_core.runtimes import Runtime
 
-__all__ = ["create_runtime_admin", "group", "read_manifests"]
-
 FileArgument = Annotated[str, typer.Argument(help="YAML file with one or more runtimes; - for standard input.")]
 NameArgument = Annotated[str, typer.Argument(help="NameArgument of the runtime.")]
 

@@ -19,8 +19,6 @@ from trainer_core.search.driver import SearchDriver, SearchState
 from trainer_core.search.results import OptimizationJob, Trial
 from trainer_core.validation import list_names
 
-__all__ = ["register"]
-
 _KEYS = ("name", "trial", "search_space", "objectives", "trial_config", "algorithm", "stop")
 
 
@@ -66,12 +64,6 @@ def searches(context: typer.Context, output: OutputOption = OutputFormat.TABLE) 
         print_json(rows)
         return
     print_table(["NAME", "STATUS", "TRIALS", "BEST"], [[str(value) for value in row.values()] for row in rows])
-
-
-def register(app: typer.Typer) -> None:
-    """Add the subcommands to the app."""
-    app.command()(search)
-    app.command()(searches)
 
 
 class _ProgressLine:

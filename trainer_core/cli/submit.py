@@ -26,8 +26,6 @@ from trainer_core.request import TrainJobRequest
 from trainer_core.text import format_size
 from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
 
-__all__ = ["print_job", "register", "wait_and_print"]
-
 FunctionArgument = Annotated[str | None, typer.Argument(metavar="MODULE:FUNCTION", help="The training function.")]
 File = Annotated[
     str | None, typer.Option("--file", "-f", help="Definition of the TrainJob in YAML or JSON; - for standard input.")
@@ -90,12 +88,14 @@ Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the Tra
 Timeout = Annotated[
     float | None, typer.Option(min=0, help="With --wait: maximum time to wait, in seconds; default: no limit.")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the subcommands."""
-    for command in (submit, initialize, render):
-        app.command(epilog=exit_codes.HELP)(command)
+Attempts = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="With --wait: after a failure against which a retry can help, start the next attempt, up to this many in "
+        "total; it continues from the last checkpoint. Default: 1.",
+    ),
+]
 
 
 def submit(
@@ -119,15 +119,11 @@ def submit(
     name: JobName = None,
     wait: Wait = False,
     timeout: Timeout = None,
+    attempts: Attempts = 1,
     output: OutputOption = OutputFormat.TABLE,
 ) -> int:
     """Submit a training function, a container image or a definition from a file; print the name of the TrainJob."""
-    client: TrainerClient = context.obj.client
-    flags = {"nodes": nodes, "procs_per_node": procs_per_node, "package": package, "env": env, "packaging": packaging}
-    flags |= {"requirements": requirements, "code": code, "code_uri": code_uri}
-    where = {"runtime": runtime, "image": image, "dataset": dataset, "model": model}
-    request = _build_request(client, function, file, arg, name, option, {**flags, **where})
-    return _submit_and_print(client, request, wait, timeout, output)
+    return _submit_and_print(context.obj.client, _build_request(context), wait, timeout, output, attempts)
 
 
 def initialize(
@@ -171,22 +167,19 @@ def render(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Print the manifest that `submit` would create, without creating it."""
-    client: TrainerClient = context.obj.client
-    flags = {"nodes": nodes, "procs_per_node": procs_per_node, "package": package, "env": env, "packaging": packaging}
-    flags |= {"requirements": requirements, "code": code, "code_uri": code_uri}
-    where = {"runtime": runtime, "image": image, "dataset": dataset, "model": model}
-    request = _build_request(client, function, file, arg, name, option, {**flags, **where})
-    rendered = client.render(request)
+    rendered = context.obj.client.render(_build_request(context))
     if output is OutputFormat.JSON:
         print_json(rendered)
     else:
         print_yaml(rendered)
 
 
-def print_job(client: TrainerClient, ref: TrainJobRef, wait: bool, timeout: float | None, output: OutputFormat) -> int:
+def print_job(
+    client: TrainerClient, ref: TrainJobRef, wait: bool, timeout: float | None, output: OutputFormat, attempts: int = 1
+) -> int:
     """Print the name or ref of a TrainJob that was created, or wait for it; return the exit code."""
     if wait:
-        return wait_and_print(client, ref, timeout, output)
+        return wait_and_print(client, ref, timeout, output, attempts)
     if output is OutputFormat.JSON:
         print_json(ref.to_dict())
     else:
@@ -194,8 +187,10 @@ def print_job(client: TrainerClient, ref: TrainJobRef, wait: bool, timeout: floa
     return exit_codes.OK
 
 
-def wait_and_print(client: TrainerClient, ref: TrainJobRef, timeout: float | None, output: OutputFormat) -> int:
-    """Wait for a TrainJob, print its result or failure, and return the exit code."""
+def wait_and_print(
+    client: TrainerClient, ref: TrainJobRef, timeout: float | None, output: OutputFormat, attempts: int = 1
+) -> int:
+    """Wait for a TrainJob and its next attempts, print the result or failure, and return the exit code."""
     try:
         outcome = progress.wait_with_progress(client, ref, timeout)
     except KeyboardInterrupt:
@@ -204,6 +199,10 @@ def wait_and_print(client: TrainerClient, ref: TrainJobRef, timeout: float | Non
             file=sys.stderr,
         )
         raise
+    if attempts > 1 and outcome.diagnosis is not None and outcome.diagnosis.retryable:
+        following = client.retry(ref)
+        print(f"trainjob: {failure_message(outcome)}; {following.name} is the next attempt", file=sys.stderr)
+        return wait_and_print(client, following, timeout, output, attempts - 1)
     if output is OutputFormat.JSON:
         print_json(outcome.to_dict())
     elif outcome.succeeded:
@@ -235,11 +234,22 @@ def _print_cause(diagnosis: Diagnosis | None) -> None:
 
 
 def _submit_and_print(
-    client: TrainerClient, request: TrainJobRequest, wait: bool, timeout: float | None, output: OutputFormat
+    client: TrainerClient,
+    request: TrainJobRequest,
+    wait: bool,
+    timeout: float | None,
+    output: OutputFormat,
+    attempts: int = 1,
 ) -> int:
     if timeout is not None and not wait:
         raise InvalidRequestError(
             "--timeout needs --wait; to limit the runtime of the job, set active_deadline_seconds in a definition"
+        )
+    if attempts > 1 and not wait:
+        raise InvalidRequestError("--attempts needs --wait: a failure is noticed by who waits for the TrainJob")
+    if attempts > 1 and request.literal_secrets:
+        raise InvalidRequestError(
+            "--attempts: the tokens of the definition are not stored for the next attempt; give references to secrets"
         )
     created: list[bool] = []
     ref = client.submit(request, before_create=lambda: created.append(True))
@@ -251,18 +261,22 @@ def _submit_and_print(
     run = client.get_run(ref) if client.runs.is_tracked(ref) else None
     if run is not None:
         print(f"trainjob: run {run.url}", file=sys.stderr)
-    return print_job(client, ref, wait, timeout, output)
+    return print_job(client, ref, wait, timeout, output, attempts)
 
 
-def _build_request(
-    client: TrainerClient,
-    function: str | None,
-    file: str | None,
-    arg: list[str] | None,
-    name: str | None,
-    option: list[str] | None,
-    flags: dict[str, Any],
-) -> TrainJobRequest:
+#: Parameters of `submit` and `render` that a definition has too.
+_DEFINED = (
+    *("nodes", "procs_per_node", "package", "env", "packaging", "requirements", "code", "code_uri"),
+    *("runtime", "image", "dataset", "model"),
+)
+
+
+def _build_request(context: typer.Context) -> TrainJobRequest:
+    """Build the request of the parameters of `submit` or `render`."""
+    client: TrainerClient = context.obj.client
+    given = context.params
+    function, file, arg, name, option = (given[key] for key in ("function", "file", "arg", "name", "option"))
+    flags = {key: given[key] for key in _DEFINED}
     if file is not None and function is not None:
         raise InvalidRequestError(f"{function} and --file cannot be used together; name the function in the definition")
     if file is not None:

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainer_core.cli import exit_codes
 from trainer_core.cli.output import OutputFormat, OutputOption, format_time, print_json, print_table
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from trainer_core.tracking.model_registry import ModelRegistry
-
-__all__ = ["register"]
 
 Registry = Annotated[
     str | None,
@@ -35,12 +32,6 @@ class Mode(str, Enum):
 
     MAX = "max"
     MIN = "min"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the subcommands."""
-    for command in (runs, promote, models):
-        app.command(epilog=exit_codes.HELP)(command)
 
 
 def runs(

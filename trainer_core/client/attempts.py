@@ -9,10 +9,8 @@ from typing import Protocol
 from trainer_core.backends.base import Backend
 from trainer_core.errors import ConflictError, InvalidRequestError, JobNotFoundError
 from trainer_core.jobs import FAILED, TrainJobRef
-from trainer_core.lifecycle import next_attempt
+from trainer_core.lifecycle import attempt_memory, next_attempt
 from trainer_core.request import TrainJobRequest
-
-__all__ = ["start_next_attempt"]
 
 
 class _Submit(Protocol):
@@ -21,9 +19,9 @@ class _Submit(Protocol):
 
 def start_next_attempt(backend: Backend, submit: _Submit, ref: TrainJobRef) -> TrainJobRef:
     """Submit the request of a failed job as its next attempt; return a later one that exists and has not failed."""
-    status = backend.observe(ref).status
-    if status != FAILED:
-        raise InvalidRequestError(f"TrainJob {ref.name!r} is {status}; only a failed one can be retried")
+    ended = backend.observe(ref)
+    if ended.status != FAILED:
+        raise InvalidRequestError(f"TrainJob {ref.name!r} is {ended.status}; only a failed one can be retried")
     request = backend.get_request(ref)
     if request.tracking is not None:  # Each attempt has a separate run.
         run = {"run_id": None, "experiment_id": None}
@@ -38,9 +36,10 @@ def start_next_attempt(backend: Backend, submit: _Submit, ref: TrainJobRef) -> T
     while True:
         attempt += 1
         following = next_attempt.build_request(request, base, attempt)
+        following = attempt_memory.build_next_request(following, ended.outcome)
         with suppress(ConflictError):  # The name belongs to other work.
             next_ref = submit(following, before_create=lambda: created.append(True))
-            if created or backend.observe(next_ref).status != FAILED:
+            if created or (ended := backend.observe(next_ref)).status != FAILED:
                 return next_ref
 
 

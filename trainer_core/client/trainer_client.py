@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from trainer_core import naming, readable_log, validation
 from trainer_core.backends import BACKENDS, backend_class
@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from trainer_core.tracking.reporter import EndedRun
     from trainer_core.tracking.server import MlflowServer
 
-__all__ = ["TrainerClient", "backend_for"]
-
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 def backend_for(name: str) -> type[Backend]:
@@ -281,11 +280,15 @@ class TrainerClient:
             TrainerError: The request was refused. Nothing was created.
             BackendUnavailableError: The backend cannot be reached.
         """
+        return self.repeat_while_unavailable("The submit", lambda: self.runs.submit(request, before_create))
+
+    def repeat_while_unavailable(self, what: str, send: Callable[[], _T]) -> _T:
+        """Return what a call returns that is repeated while a cluster cannot be reached, as long as a submit."""
         return repeat_while_failing(
-            lambda: self.runs.submit(request, before_create),
+            send,
             lambda error: isinstance(error, BackendUnavailableError) and error.transient,
             read_limit(self._retry_seconds) if isinstance(self.config, ClusterConfig) else 0.0,
-            lambda error, remaining: _log.warning("The submit is repeated for %.0f s: %s", remaining, error),
+            lambda error, remaining: _log.warning("%s is repeated for %.0f s: %s", what, remaining, error),
         )
 
     def get_run(self, job: str | TrainJobRef) -> TrackedRun | None:

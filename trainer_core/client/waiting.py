@@ -13,8 +13,6 @@ from trainer_core.errors import JobEndedError, JobNotFoundError, TrainerError, W
 from trainer_core.jobs import COMPLETE, FAILED, STATUSES, JobFailedError, Observation, Outcome, TrainJob, TrainJobRef
 from trainer_core.lifecycle import wait_state
 
-__all__ = ["finish_wait", "wait_for_outcome", "wait_for_status"]
-
 _log = logging.getLogger(__name__)
 
 

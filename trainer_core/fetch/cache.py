@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import stat
@@ -10,13 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from trainer_core.fetch.listing_cache import list_source
 from trainer_core.fetch.source import FetchError, FetchProgress, Snapshot, Source
+from trainer_core.node import locks
 from trainer_core.text import format_size
-
-__all__ = ["fetch_to_cache", "fetch_to_folder", "replace_symlink"]
 
 #: Age at which an interrupted fetch is deleted.
 _PART_TTL_SECONDS = 7 * 24 * 3600
@@ -80,18 +78,23 @@ def replace_symlink(link: Path, target: Path) -> None:
 def _lock(path: Path) -> Iterator[None]:
     """Hold a lock of the operating system, which releases it if the process is killed."""
     try:
-        with FileLock(path, mode=0o600):
-            yield
-    except NotImplementedError as error:
+        descriptor = locks.acquire(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
         raise FetchError(
             f"{path.parent}: the file system has no file locks; use one that has, such as NFS 4"
         ) from error
+    try:
+        yield
+    finally:
+        locks.release(descriptor)
 
 
 def _delete_old_parts(cache: Path) -> None:
     """Delete interrupted fetches that were not resumed for a long time: the content of their source has changed."""
     for part in cache.glob(".*.part"):
-        with suppress(OSError, Timeout), FileLock(part.with_suffix(".lock"), blocking=False, mode=0o600):
+        with suppress(OSError), locks.locked(part.with_suffix(".lock"), 0):
             if time.time() - part.stat().st_mtime > _PART_TTL_SECONDS:
                 shutil.rmtree(part)
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from trainer_core.fetch.source import Snapshot, Source, SourceFile
 
-__all__ = ["CacheableSource", "list_source"]
-
 
 class CacheableSource(Source):
     """A source whose listing is stored for use offline."""

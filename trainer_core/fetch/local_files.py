@@ -20,13 +20,10 @@ from trainer_core.fetch.source import (
     mark_complete,
 )
 
-__all__ = ["LocalSource", "create_source", "find_local_problem", "parse_local_path"]
-
 _COPY_BLOCK_BYTES = 1 << 20
 
 
 def parse_local_path(uri: str) -> Path:
-    """Return the path of a ``file://`` URI."""
     parts = urlsplit(uri)
     path = Path(unquote(parts.path))
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not path.is_absolute():
@@ -46,7 +43,6 @@ def find_local_problem(uri: str) -> str | None:
 
 
 def create_source(settings: FetchSettings) -> LocalSource:
-    """Return the source of a ``file://`` URI."""
     try:
         return LocalSource(parse_local_path(settings.uri), settings.ignore, settings.link)
     except ValueError as error:
@@ -71,7 +67,6 @@ class LocalSource(Source):
         return Snapshot(f"{self._path}\0{self._link}", files)
 
     def fetch_files(self, folder: Path, snapshot: Snapshot, progress: FetchProgress) -> None:
-        """Copy or link the files that are not in the folder."""
         missing = [file for file in list_incomplete(folder, snapshot.files) if not (folder / file.path).is_symlink()]
         missing_size = sum(file.size for file in missing)
         progress.advance(snapshot.size - missing_size, len(snapshot.files) - len(missing))

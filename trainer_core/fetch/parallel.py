@@ -7,13 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-__all__ = ["run_parallel"]
-
 _Item = TypeVar("_Item")
 
 
 def run_parallel(function: Callable[[_Item], object], items: Iterable[_Item], workers: int) -> None:
-    """Call a function once for each item."""
     iterator, lock = iter(items), threading.Lock()
     #: In the order of time: others may be consequences of the first.
     errors: list[BaseException] = []

@@ -24,15 +24,12 @@ from trainer_core.fetch.source import FetchError
 from trainer_core.node import env, files
 from trainer_core.text import shorten
 
-__all__ = ["main"]
-
 _FAILED = 1
 #: Characters of a failure.
 _MAX_LINE = 1000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch what the environment names."""
     role = _parse_role(arguments)
     try:
         print(f"{role}: {_fetch(FetchSettings.from_env(role, os.environ))}", flush=True)

@@ -17,8 +17,6 @@ from typing import Any
 from trainer_core.fetch.source import FetchProgress
 from trainer_core.node.progress import Reporter
 
-__all__ = ["INTERVAL", "LogProgress", "create_progress"]
-
 #: Seconds between two lines.
 INTERVAL = 2.0
 _MB = 1e6
@@ -47,19 +45,16 @@ class LogProgress:
         self._printed_at = 0.0
 
     def begin(self, size: int, files: int) -> None:
-        """Print the total size and number of files, and start the thread."""
         self._size = size
         print(f"{self._role}: {size / _MB:.1f} MB in {files} files", flush=True)
         self._thread.start()
 
     def advance(self, size: int, files: int = 0) -> None:
-        """Add to the bytes and files in place."""
         with self._lock:
             self._done += size
             self._files += files
 
     def end(self) -> None:
-        """Stop the thread and print the last line."""
         self._ended.set()
         self._thread.join()
         self.print_if_changed()
@@ -109,15 +104,12 @@ class _BarProgress:
         self._files = 0
 
     def begin(self, size: int, files: int) -> None:
-        """Show the bar."""
         self._bar.update(self._task, total=size, all=files)
         self._bar.start()
 
     def advance(self, size: int, files: int = 0) -> None:
-        """Advance the bar."""
         self._files += files
         self._bar.update(self._task, advance=size, files=self._files)
 
     def end(self) -> None:
-        """Stop updating the bar; it stays visible."""
         self._bar.stop()

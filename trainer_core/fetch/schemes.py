@@ -13,8 +13,6 @@ from trainer_core.text import missing_extra
 if TYPE_CHECKING:
     from trainer_core.fetch.source import Source
 
-__all__ = ["SOURCE_MODULES", "create_source", "find_missing_extra"]
-
 #: Scheme → module with a function ``create_source(settings)``.
 SOURCE_MODULES = {
     "file": "trainer_core.fetch.local_files",
@@ -22,7 +20,7 @@ SOURCE_MODULES = {
     "s3": "trainer_core.fetch.s3.bucket",
 }
 #: Scheme → the optional packages it needs, and the extra that installs them.
-_REQUIREMENTS = {"hf": (("huggingface_hub", "tenacity"), "huggingface"), "s3": (("botocore", "obstore"), "s3")}
+_REQUIREMENTS = {"hf": (("huggingface_hub",), "huggingface"), "s3": (("botocore", "obstore"), "s3")}
 
 
 def find_missing_extra(scheme: str) -> str | None:
@@ -34,11 +32,10 @@ def find_missing_extra(scheme: str) -> str | None:
     missing = [package for package in packages if find_spec(package) is None]
     if not missing:
         return None
-    return missing_extra(f"{scheme}://", " and ".join(missing), extra)
+    return missing_extra(f"{scheme}://", missing, extra)
 
 
 def create_source(settings: FetchSettings) -> Source:
-    """Return the source of a URI."""
     if settings.scheme not in SOURCE_MODULES:
         supported = ", ".join(f"{scheme}://" for scheme in SOURCE_MODULES)
         raise FetchError(f"{settings.scheme}:// cannot be fetched here; supported are {supported}")

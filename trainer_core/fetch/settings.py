@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 
 from trainer_core.fetch.source import FetchError
 
-__all__ = ["ENV_PREFIX", "ROLES", "FetchSettings"]
-
 ENV_PREFIX = "TRAINJOB_INITIALIZE_"
 ROLES = ("dataset", "model")
 

@@ -12,19 +12,6 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-__all__ = [
-    "FetchError",
-    "FetchProgress",
-    "NoProgress",
-    "Snapshot",
-    "Source",
-    "SourceFile",
-    "is_complete",
-    "is_ignored",
-    "list_incomplete",
-    "mark_complete",
-]
-
 _DIGEST_LENGTH = 32
 _WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 _READABLE = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
@@ -82,7 +69,6 @@ class Snapshot:
 
     @cached_property
     def size(self) -> int:
-        """Bytes of all files."""
         return sum(file.size for file in self.files)
 
 

@@ -22,8 +22,6 @@ from trainer_core.k8s.resources import ApiResource
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["ResourceCollection", "list_pages", "watch_events"]
-
 #: Bytes of a page. Pages are parsed as a whole and a TrainJob has 5 to 500 kB, so the page size starts low and adapts.
 _PAGE_BYTES = 2**20
 _FIRST_PAGE_SIZE = 20

@@ -15,8 +15,6 @@ from typing import Any
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = ["CachedJob", "JobCache", "Stream", "WatchTarget", "parse_resource_version"]
-
 _DELETED = "DELETED"
 
 

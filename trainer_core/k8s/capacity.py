@@ -17,8 +17,6 @@ from trainer_core.k8s.failure_reasons import BlockingReason
 from trainer_core.k8s.parsing import to_single_line
 from trainer_core.k8s.pod_state import PodState
 
-__all__ = ["SCHEDULING_EVENT", "SchedulingLimits", "WaitingPod", "explain_queue", "explain_waiting"]
-
 #: Event of a scheduler that finds no node, and of Karpenter that can add none.
 SCHEDULING_EVENT = "FailedScheduling"
 _SCALE_UP, _NO_SCALE_UP, _NOMINATED = "TriggeredScaleUp", "NotTriggerScaleUp", "Nominated"

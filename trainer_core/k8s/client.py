@@ -26,8 +26,6 @@ from trainer_core.k8s.resources import ACCESS_REVIEWS, PODS, ApiResource
 if TYPE_CHECKING:
     import urllib3
 
-__all__ = ["ApiClient", "PodLogOptions"]
-
 _PAGE_SIZE = 500
 _JSON = "application/json"
 _MERGE_PATCH = "application/merge-patch+json"
@@ -57,7 +55,6 @@ class PodLogOptions:
     tail_lines: int | None = None
 
     def build_query(self) -> dict[str, str]:
-        """Return the query parameters."""
         flags = {"follow": self.follow, "previous": self.previous, "timestamps": self.timestamps}
         values = {"container": self.container, "sinceTime": self.since_time, "tailLines": self.tail_lines}
         query = {name: "true" for name, value in flags.items() if value}
@@ -76,7 +73,6 @@ class ApiClient:
         self.connection = connection
 
     def get(self, resource: ApiResource, name: str, *, namespace: str | None = None) -> dict[str, Any]:
-        """Return one object."""
         namespace, suffix = self._get_namespace(resource, namespace)
         task = f"read {resource.kind} {name!r}{suffix}"
         return self._send(_Request("GET", resource.build_path(namespace, name), task, resource))
@@ -375,7 +371,7 @@ def _build_retries(repeatable: bool) -> urllib3.Retry:
                 return super().parse_retry_after(retry_after)
             return 0.0
 
-    # What a retry cannot repair is an error of this library; urllib3's own line for each retry says no more.
+    # What a retry cannot repair is an error of this library; urllib3's own line for each retry adds nothing.
     logging.getLogger("urllib3.connectionpool").addFilter(
         lambda record: not (isinstance(record.args, tuple) and record.args and isinstance(record.args[0], LenientRetry))
     )

@@ -26,18 +26,10 @@ from trainer_core.text import missing_extra
 if TYPE_CHECKING:
     from trainer_core.config import ClusterConfig
 
-__all__ = [
-    "SERVICE_ACCOUNT_PATH",
-    "ClusterConfigError",
-    "InClusterConfig",
-    "LoadedClientConfig",
-    "load_client_config",
-]
-
 #: Folder in every pod with the token, the CA and the namespace of its service account.
 SERVICE_ACCOUNT_PATH = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 #: Packages of the extra `kubernetes` that every use of a cluster needs.
-_PACKAGES = ("aiohttp", "kubernetes", "tenacity")
+_PACKAGES = ("aiohttp", "kubernetes")
 _DEFAULT_KUBECONFIG = "~/.kube/config"
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 _HOST_VARIABLE, _PORT_VARIABLE = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"

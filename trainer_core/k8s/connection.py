@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from trainer_core.config import ClusterConfig
 
-__all__ = ["CONNECT_SECONDS", "READ_SECONDS", "Connection"]
-
 #: Timeouts in seconds: of connecting to the server, and of each read of a response.
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 30.0

@@ -29,21 +29,6 @@ from trainer_core.errors import BackendUnavailableError, InvalidRequestError, Tr
 from trainer_core.k8s.parsing import to_single_line
 from trainer_core.k8s.resources import SECRETS, TRAINJOBS, ApiResource
 
-__all__ = [
-    "AlreadyExistsError",
-    "ApiNotServedError",
-    "ForbiddenError",
-    "NotFoundError",
-    "RejectedError",
-    "ResourceExpiredError",
-    "ServerBusyError",
-    "StreamInterruptedError",
-    "UnauthorizedError",
-    "WriteConflictError",
-    "build_connection_error",
-    "build_response_error",
-]
-
 _MAX_BODY_BYTES = 64_000
 # The text of RBAC. Any other 403 comes from admission or from a proxy.
 _RBAC_DENIAL = re.compile(r'cannot (?P<verb>[a-z]+) (?:resource|path) "(?P<resource>[^"]+)"')

@@ -14,18 +14,9 @@ from sys import intern
 from trainer_core.jobs import COMPLETE, FAILED, SUSPENDED, Event
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.parsing import RawObject, parse_time, to_single_line
-from trainer_core.k8s.pod_state import DATASET_INITIALIZER, LAUNCHER, MODEL_INITIALIZER, NODE
+from trainer_core.k8s.pod_state import LAUNCHER
 from trainer_core.k8s.resources import JOBS, JOBSETS, PODS
-
-__all__ = [
-    "WORKLOAD_KIND",
-    "EventRecord",
-    "build_jobset_name_patterns",
-    "build_status_events",
-    "filter_job_events",
-    "parse_event",
-    "to_public_event",
-]
+from trainer_core.k8s.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE
 
 #: Suffix that the Job controller appends to the name of a pod.
 _POD_SUFFIX = r"-[a-z0-9]{5}"

@@ -19,22 +19,14 @@ from trainer_core.k8s.events import EventRecord
 from trainer_core.k8s.failure_reasons import FATAL, LONG_GRACE, BlockingReason
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.parsing import to_single_line
-from trainer_core.k8s.pod_state import NODE, ContainerState, ContainerTermination, PodState, group_pods_by_step
+from trainer_core.k8s.pod_state import ContainerState, ContainerTermination, PodState, group_pods_by_step
 from trainer_core.k8s.resources import JOBS, PODS
+from trainer_core.k8s.runtimes import NODE
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.logs import find_last_progress
 from trainer_core.node.launch import WAITING
 from trainer_core.node.termination import parse_record
 from trainer_core.resource_use import strip_resource_report
-
-__all__ = [
-    "SHORT_WAIT",
-    "collect_failure_facts",
-    "detect_pending_failure",
-    "find_left_node",
-    "is_unscheduled",
-    "needs_events",
-]
 
 #: Last log lines by step.
 Tails = Mapping[str, Sequence[str]]
@@ -50,7 +42,7 @@ _LEFT_TIME = timedelta(minutes=1)
 _MAX_MESSAGE_LENGTH = 300
 #: Exit codes of a container that is terminated with its pod: by SIGTERM, or by SIGKILL after the grace period.
 _TERMINATION_EXIT_CODES = (-15, -9)
-#: Reasons of a termination that say no more than its exit code.
+#: Reasons of a termination that add nothing to its exit code.
 _NO_REASONS = ("", "Error")
 #: Prefixes of `status.reason` of a pod that the kubelet rejected.
 _KUBELET_REJECTIONS = ("OutOf", "NodeAffinity", "UnexpectedAdmissionError", "TopologyAffinityError")
@@ -107,7 +99,10 @@ def detect_pending_failure(
     # A failed step makes its peers fail; the diagnosis finds the cause only if it gets all steps that have ended.
     first = findings[0]
     selected = [each for each in findings if (each.ended if first.ended else each.sort_key == first.sort_key)]
-    diagnosis = diagnose(_merge_facts(selected))
+    diagnosis = diagnose(replace(_merge_facts(selected), memory=job.memory if job else None))
+    if diagnosis.category is Category.OUT_OF_MEMORY and diagnosis.retryable:
+        # The next attempt asks for more memory; a restart of the container has as much as before.
+        return PendingFailure(diagnosis, FATAL)
     # After a disruption the controller replaces the pod and its peers.
     return PendingFailure(diagnosis, None if diagnosis.category in _REPLACED else selected[0].grace)
 
@@ -239,7 +234,7 @@ def _find_failed_container(
 def _was_told_to_stop(termination: ContainerTermination, is_active: bool) -> bool:
     """Return whether a container of a pod that is being deleted ended because of that.
 
-    Launchers such as torchrun end with 1 after SIGTERM. In an active job only an exception says that it failed itself.
+    Launchers such as torchrun end with 1 after SIGTERM. In an active job only an exception shows that it failed itself.
     """
     if termination.exit_code in _TERMINATION_EXIT_CODES:
         return True
@@ -324,19 +319,15 @@ def _build_step_facts(
     """Build the facts of a step that ended, including the record that `trainer_core.node` left in its message."""
     message = termination.message if termination else ""
     record = parse_record(message) or {}
-    error = record.get("error") or {}
     lines = [] if record else [line for line in message.splitlines() if line.strip()]
-    facts = StepFacts(
-        name=step,
+    facts = StepFacts.from_record(
+        step,
+        record,
         exit_code=termination.exit_code if termination else None,
         node=pod.node_name or pod.name,
-        error_type=error.get("type"),
-        error_message=str(error.get("message", "")),
-        traceback=error.get("traceback"),
         log_tail=tuple(tails.get(step) or lines),
         out_of_memory=termination is not None and termination.reason == "OOMKilled",
         message=to_single_line(lines[-1], _MAX_MESSAGE_LENGTH) if lines else "",
-        record=record,
     )
     return replace(facts, **known)
 

@@ -15,19 +15,6 @@ from typing import Literal
 
 from trainer_core.resources import parse_quantity
 
-__all__ = [
-    "FATAL",
-    "LONG_GRACE",
-    "SHORT_GRACE",
-    "START_ERRORS",
-    "BlockingReason",
-    "explain_container_error",
-    "explain_creation_error",
-    "explain_disruption",
-    "explain_image_error",
-    "explain_mount_error",
-]
-
 #: Grace of a problem that does not resolve without a change by a user, in seconds.
 FATAL = 0.0
 #: Grace of a problem that may be a matter of order, such as a Secret that is created after the job, in seconds.

@@ -14,10 +14,8 @@ from trainer_core.errors import UnsupportedError
 from trainer_core.k8s import job_state, labels, manifest_common, resources
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.parsing import RawObject
-from trainer_core.k8s.pod_state import DATASET_INITIALIZER, MODEL_INITIALIZER
+from trainer_core.k8s.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER
 from trainer_core.request import InitializerSource, TrainJobRequest, Workspace
-
-__all__ = ["is_initialize_only", "parse_job", "render_manifests"]
 
 _VOLUME = "workspace"
 _MOUNT_PATH = "/workspace"

@@ -13,8 +13,6 @@ from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.pod_state import PodState
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = ["WorkloadAdapter"]
-
 
 def _accept_every_object(raw: RawObject) -> bool:
     del raw
@@ -46,11 +44,9 @@ class WorkloadAdapter:
 
     @property
     def primary_resource(self) -> ApiResource:
-        """The resource of most jobs."""
         return next(iter(self.pod_labels))
 
     def get_resource(self, job: JobState) -> ApiResource:
-        """Return the resource of a job."""
         return next(resource for resource in self.pod_labels if resource.kind == job.kind)
 
     def build_pod_selector(self, job: JobState) -> str:

@@ -1,40 +1,31 @@
-"""State of one job for who follows its log: from the watch that this process shares; read where that has none."""
+"""Streams the log of a step, with the state of its job: from the watch of this process, or read where that has none."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from trainer_core.errors import JobNotFoundError
 from trainer_core.jobs import COMPLETE, FAILED
-from trainer_core.k8s import observations
-from trainer_core.k8s.informer import Subscription
+from trainer_core.k8s import logs, observations
+from trainer_core.k8s.job_reader import FIRST_NODE, JobReader, get_container, select_pods
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.pod_state import PodState
+from trainer_core.k8s.watched_jobs import Subscription
+from trainer_core.logs import select_steps
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from trainer_core.jobs import TrainJobRef
 
-__all__ = ["JobFeed"]
-
 #: Seconds to wait for the informer's first list before the job is read directly.
 _FIRST_LIST_SECONDS = 15.0
-#: Seconds after which a log is looked at again although the watch reports no change.
+#: Seconds after which a log is read again although the watch reports no change.
 _MAX_SILENCE_SECONDS = 5.0
 _ENDED = (COMPLETE, FAILED)
-
-
-class StateReader(Protocol):
-    """What a feed reads where the watch has nothing: the `JobReader` of the backend."""
-
-    def read_state(self, ref: TrainJobRef) -> tuple[JobState, list[PodState]]: ...
-
-    def list_log_pods(self, job: JobState) -> list[PodState]: ...
-
-    def list_ended_pods(self, job: JobState, pods: Sequence[PodState]) -> Sequence[PodState]: ...
 
 
 class JobFeed:
@@ -44,7 +35,7 @@ class JobFeed:
         pods: Its pods, as of the last `read`.
     """
 
-    def __init__(self, reader: StateReader, ref: TrainJobRef, subscribe: Callable[[], Subscription] | None) -> None:
+    def __init__(self, reader: JobReader, ref: TrainJobRef, subscribe: Callable[[], Subscription] | None) -> None:
         self.pods: Sequence[PodState] = ()
         self._reader = reader
         self._ref = ref
@@ -61,12 +52,10 @@ class JobFeed:
         self.close()
 
     def close(self) -> None:
-        """End the subscription."""
         if self._subscription:
             self._subscription.close()
 
     def read(self) -> tuple[JobState, Sequence[PodState]]:
-        """Return the job and its pods."""
         snapshot = self._subscription.snapshot() if self._subscription else None
         job = snapshot.job if snapshot and snapshot.error is None and snapshot.pods is not None else None
         self._is_watched = job is not None
@@ -96,3 +85,32 @@ class JobFeed:
             self._subscription.wait(_MAX_SILENCE_SECONDS)
         else:
             time.sleep(seconds)
+
+
+def stream_log_lines(
+    reader: JobReader, ref: TrainJobRef, step: str, follow: bool, subscribe: Callable[[], Subscription] | None
+) -> Iterator[str]:
+    """Yield the lines of a step's log, as `Backend.logs` does. `subscribe` watches the job; None where no watch can."""
+    feed = JobFeed(reader, ref, subscribe)
+    try:
+        job, pods = feed.read()
+        select_steps(ref.name, [each.name for each in reader.explain_train_job(job, pods).steps], step)
+    except BaseException:
+        feed.close()
+        raise
+    lines = logs.stream_lines(
+        partial(reader.api.stream_pod_log, namespace=ref.namespace),
+        lambda: select_pods(feed.pods, step),
+        get_container(step),
+        follow=follow,
+        has_ended=feed.has_ended,
+        wait_for_change=feed.wait_for_change,
+    )
+    if follow and step == FIRST_NODE:
+        lines = reader.share_progress(ref.uid).read(lines)
+    return _close_after(feed, lines)
+
+
+def _close_after(feed: JobFeed, lines: Iterator[str]) -> Iterator[str]:
+    with feed:
+        yield from lines

@@ -1,4 +1,9 @@
-"""Reads jobs with few API calls. Leaves out pods, events and logs where RBAC denies them."""
+"""Reads jobs with few API calls. Leaves out pods, events and logs where RBAC denies them.
+
+`observe` reads the job, then its pods; the events of its namespace only for what they explain, from a list that
+concurrent reads share; and the end of a log only for the traceback of a failed step or the last progress. What each of
+them means is decided in `observations`, without I/O.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,17 @@ from typing import Any
 from weakref import WeakSet
 
 from trainer_core.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError, TrainerError
-from trainer_core.jobs import COMPLETE, FAILED, RUNNING, Event, Observation, Progress, TrainJob, TrainJobRef
+from trainer_core.jobs import (
+    COMPLETE,
+    FAILED,
+    RUNNING,
+    SEARCH_LABEL,
+    Event,
+    Observation,
+    Progress,
+    TrainJob,
+    TrainJobRef,
+)
 from trainer_core.k8s import events, logs, observations, pod_state, resources, runtimes
 from trainer_core.k8s.capacity import SchedulingLimits
 from trainer_core.k8s.client import ApiClient, PodLogOptions
@@ -25,18 +40,15 @@ from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundE
 from trainer_core.k8s.events import EventRecord
 from trainer_core.k8s.failure_facts import find_left_node
 from trainer_core.k8s.job_adapter import WorkloadAdapter
-from trainer_core.k8s.job_feed import JobFeed
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.labels import MANAGED_BY, MANAGER, OWNER
 from trainer_core.k8s.log_cursor import LogCursor
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.pod_state import ContainerState, PodState
 from trainer_core.k8s.resources import ApiResource
-from trainer_core.logs import LogChunk, LogLine, build_progress, find_last_progress, parse_progress, select_steps
+from trainer_core.logs import LogChunk, LogLine, build_progress, find_last_progress, parse_progress
 from trainer_core.naming import hash_owner_key
 from trainer_core.request import TrainJobRequest
-
-__all__ = ["CAPACITY_EVENTS_AGE", "JobReader", "LiveProgress"]
 
 _log = logging.getLogger(__name__)
 _MANAGED_SELECTOR = f"{MANAGED_BY}={MANAGER}"
@@ -64,7 +76,7 @@ _PROGRESS_RETRY_SECONDS = 5.0
 _MAX_LIVE_PROGRESS = 1000
 #: Seconds until who reads the log of an ended job has read it to its end.
 _LIVE_LOG_SECONDS = 2.0
-_FIRST_NODE = f"{pod_state.NODE}-0"
+FIRST_NODE = f"{runtimes.NODE}-0"
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,7 @@ class LiveProgress:
         progress: The last progress; None before the first.
         tail: The last lines.
         is_complete: The log was read to the end of the job.
-        ended: Set when the log is not read any more.
+        ended: Set when the log is no longer read.
     """
 
     def __init__(self) -> None:
@@ -114,6 +126,7 @@ class JobReader:
     """Reads jobs. Safe to use from several threads.
 
     Attributes:
+        api: Client of the API server.
         early_reads: Limits the reads of single jobs while the informer's first list of all is under way.
         uncached_followers: Those whose job no watch reports, for example because RBAC denies it.
     """
@@ -121,7 +134,7 @@ class JobReader:
     def __init__(self, api: ApiClient, adapter: WorkloadAdapter, scheduling_grace: float) -> None:
         self.uncached_followers: WeakSet[object] = WeakSet()
         self.early_reads = threading.BoundedSemaphore(_MAX_EARLY_READS)
-        self._api = api
+        self.api = api
         self._adapter = adapter
         self._scheduling_grace = scheduling_grace
         self._next_status_check = 0.0
@@ -136,7 +149,7 @@ class JobReader:
 
     def get_limits(self) -> SchedulingLimits:
         """Return how long pods may wait for a node, by the clock of the API server."""
-        return SchedulingLimits(self._api.connection.server_time, self._scheduling_grace)
+        return SchedulingLimits(self.api.connection.server_time, self._scheduling_grace)
 
     def get_uncached_interval(self) -> float:
         """Return the seconds between two reads of each job that its follower cannot watch: they share one rate."""
@@ -161,7 +174,6 @@ class JobReader:
         )
 
     def get_object_by_ref(self, ref: TrainJobRef) -> RawObject:
-        """Return the object of the job of a ref."""
         raw = self.get_object(ref.name, ref.namespace)
         if raw["metadata"]["uid"] != ref.uid:
             raise JobNotFoundError(
@@ -181,8 +193,12 @@ class JobReader:
         self._last_read = None if raw is None else (raw, time.monotonic())
 
     def list_owned_objects(self, owner_key: str, namespace: str) -> list[RawObject]:
-        """Return the objects of all jobs of an owner."""
         selector = f"{_MANAGED_SELECTOR},{OWNER}={hash_owner_key(owner_key)}"
+        return self._list_objects(selector, selector, namespace)
+
+    def list_search_objects(self, key: str, namespace: str) -> list[RawObject]:
+        """Return the objects of all jobs of a search."""
+        selector = f"{_MANAGED_SELECTOR},{SEARCH_LABEL}={hash_owner_key(key)}"
         return self._list_objects(selector, selector, namespace)
 
     def observe(self, ref: TrainJobRef) -> Observation:
@@ -198,17 +214,17 @@ class JobReader:
         request = None
         with suppress(InvalidRequestError):
             request = observations.parse_request(raw)
-        return self._explain_train_job(job, pods), observation, request
+        return self.explain_train_job(job, pods), observation, request
 
     def read_state(self, ref: TrainJobRef) -> tuple[JobState, list[PodState]]:
-        """Read a job and its pods."""
         job = self._adapter.parse_job(self.get_object_by_ref(ref))
         return job, self.list_log_pods(job)
 
     def observe_object(self, raw: RawObject, ref: TrainJobRef) -> Observation:
-        """Observe a job whose object has just been read."""
+        """Observe a job whose object has just been read; its pods are read unless it has a recorded outcome."""
         job = self._adapter.parse_job(raw)
-        return self.observe_state(job, self.list_pods(job), ref)
+        has_outcome = observations.get_recorded_outcome(job) is not None
+        return self.observe_state(job, () if has_outcome else self.list_pods(job), ref)
 
     def observe_state(self, job: JobState, pods: Sequence[PodState], ref: TrainJobRef) -> Observation:
         """Observe a job whose state is known; read its events and logs where needed."""
@@ -224,7 +240,7 @@ class JobReader:
         diagnosis = failure.diagnosis if failure else None
         if diagnosis is not None and diagnosis.step and not recorded:
             tails = {diagnosis.step: self._read_tail(job, pods, diagnosis.step)}
-            live = self._live_progress.get(job.uid) if diagnosis.step == _FIRST_NODE else None
+            live = self._live_progress.get(job.uid) if diagnosis.step == FIRST_NODE else None
             if not tails[diagnosis.step] and live:  # The pod was deleted with its log, which this process has read.
                 live.ended.wait(_LIVE_LOG_SECONDS)
                 tails = {diagnosis.step: list(live.tail)}
@@ -240,20 +256,15 @@ class JobReader:
         return observation
 
     def build_train_job(self, job: JobState, pods: Sequence[PodState]) -> TrainJob:
-        """Return a job as a `TrainJob`."""
         return observations.build_train_job(job, pods, runtimes.load_runtime(job.annotations))
 
-    def get_train_job(self, ref: TrainJobRef) -> TrainJob:
-        """Return the job of a ref."""
-        job = self._adapter.parse_job(self.get_object_by_ref(ref))
-        return self._explain_train_job(job, self.list_pods(job))
+    def get_train_job(self, raw: RawObject) -> TrainJob:
+        """Return a job whose object has just been read."""
+        job = self._adapter.parse_job(raw)
+        return self.explain_train_job(job, self.list_pods(job))
 
-    def get_train_job_by_name(self, name: str, namespace: str) -> TrainJob:
-        """Return the job that has this name now."""
-        job = self._adapter.parse_job(self.get_object(name, namespace))
-        return self._explain_train_job(job, self.list_pods(job))
-
-    def _explain_train_job(self, job: JobState, pods: Sequence[PodState]) -> TrainJob:
+    def explain_train_job(self, job: JobState, pods: Sequence[PodState]) -> TrainJob:
+        """Return a job as a `TrainJob`; read its events where they explain its status."""
         explaining = self._list_explaining_events(job, pods, self.get_limits().now)
         return observations.build_train_job(job, pods, runtimes.load_runtime(job.annotations), explaining)
 
@@ -291,7 +302,7 @@ class JobReader:
     def list_log_pods(self, job: JobState) -> list[PodState]:
         """Return the pods of a job, oldest first."""
         selector = self._adapter.build_pod_selector(job)
-        raws = self._api.list(resources.PODS, label_selector=selector, namespace=job.namespace)
+        raws = self.api.list(resources.PODS, label_selector=selector, namespace=job.namespace)
         return job.select_pods(map(self._adapter.parse_pod, raws))
 
     def list_ended_pods(self, job: JobState, pods: Sequence[PodState]) -> Sequence[PodState]:
@@ -308,48 +319,22 @@ class JobReader:
         found = [*events.build_status_events(job), *map(events.to_public_event, records)]
         return sorted(found, key=lambda event: event.event_time)
 
-    def stream_log_lines(self, ref: TrainJobRef, step: str, feed: JobFeed | None) -> Iterator[str]:
-        """Yield the lines of a step's log; see `logs.stream_lines`."""
-        try:
-            state = feed.read() if feed else self.read_state(ref)
-            select_steps(ref.name, [each.name for each in self._explain_train_job(*state).steps], step)
-        except BaseException:
-            if feed:
-                feed.close()
-            raise
-        container, stream = _get_container(step), partial(self._api.stream_pod_log, namespace=ref.namespace)
-        if feed is None:
-            return logs.stream_lines(
-                stream, lambda: _select_pods(state[1], step), container, follow=False, has_ended=lambda: True
-            )
-        lines = logs.stream_lines(
-            stream,
-            lambda: _select_pods(feed.pods, step),
-            container,
-            follow=True,
-            has_ended=feed.has_ended,
-            wait_for_change=feed.wait_for_change,
-        )
-        if step == _FIRST_NODE:
-            lines = self._share_progress(ref.uid).read(lines)
-        return _close_after(feed, lines)
-
     def get_live_progress(self, uid: str) -> LiveProgress | None:
         """Return the progress in the log of a job's first node; None if this process does not read that log."""
         return self._live_progress.get(uid)
 
     def follow_progress(self, job: JobState, pods: Sequence[PodState]) -> LiveProgress | None:
-        """Return the progress in the log of a job's first node; read that log in a thread if nobody reads it."""
+        """Return the progress in the log of a job's first node, which a thread reads unless this process does so."""
         live = self._live_progress.get(job.uid)
         if live and not (live.ended.is_set() and time.monotonic() - live.began >= _PROGRESS_RETRY_SECONDS):
             return live
-        found = _find_log(pods, _FIRST_NODE)
+        found = _find_log(pods, FIRST_NODE)
         if found is None or found[1].running_since is None:
             return live
         pod, container = found
         options = PodLogOptions(container=container.name, tail_lines=_TAIL_LINES, follow=True)
-        lines = self._api.stream_pod_log(pod.name, options, namespace=job.namespace)
-        following = self._share_progress(job.uid)
+        lines = self.api.stream_pod_log(pod.name, options, namespace=job.namespace)
+        following = self.share_progress(job.uid)
         following.progress = live.progress if live else None
 
         def read() -> None:
@@ -366,7 +351,8 @@ class JobReader:
         """Let the thread of `follow_progress` end with the next line."""
         self._live_progress.pop(uid, None)
 
-    def _share_progress(self, uid: str) -> LiveProgress:
+    def share_progress(self, uid: str) -> LiveProgress:
+        """Return where the one that now reads the log of a job's first node keeps its progress."""
         live = self._live_progress[uid] = LiveProgress()
         while len(self._live_progress) > _MAX_LIVE_PROGRESS:
             del self._live_progress[next(iter(self._live_progress))]
@@ -382,7 +368,7 @@ class JobReader:
         only_step: str | None = None,
     ) -> LogChunk:
         """Return the log lines of the steps after a cursor; see `Backend.tail`."""
-        stream_pod_log = partial(self._api.stream_pod_log, namespace=job.namespace)
+        stream_pod_log = partial(self.api.stream_pod_log, namespace=job.namespace)
         lines: list[tuple[str, str]] = []
         cursors: dict[str, Any] = {}
         complete = True
@@ -392,7 +378,7 @@ class JobReader:
             step_lines, cursors[step], step_complete = logs.read_chunk(
                 stream_pod_log,
                 step_pods,
-                _get_container(step),
+                get_container(step),
                 cursor.get(step, {}),
                 max_lines - len(lines),
                 job_ended,
@@ -407,7 +393,7 @@ class JobReader:
         if live and live.ended.wait(_LIVE_LOG_SECONDS) and live.is_complete:
             return live.progress
         for count in (_TAIL_LINES, _LONG_TAIL_LINES) if ended else (_TAIL_LINES,):
-            lines = self._read_tail(job, pods, _FIRST_NODE, count)
+            lines = self._read_tail(job, pods, FIRST_NODE, count)
             progress = find_last_progress(reversed(lines))
             if progress or len(lines) < count:
                 break
@@ -417,7 +403,7 @@ class JobReader:
         """Return the job of a name if it has this resource. Raise where RBAC denies the primary resource."""
         ignored = () if resource == self._adapter.primary_resource else (ForbiddenError, ApiNotServedError)
         with suppress(NotFoundError, *ignored):
-            raw = self._api.get(resource, name, namespace=namespace)
+            raw = self.api.get(resource, name, namespace=namespace)
             labels = raw["metadata"].get("labels") or {}
             is_managed = resource not in self._adapter.shared_resources or labels.get(MANAGED_BY) == MANAGER
             if is_managed and self._adapter.is_job(raw):
@@ -431,7 +417,7 @@ class JobReader:
         for resource in self._adapter.pod_labels:
             labels = shared_selector if resource in self._adapter.shared_resources else selector
             if resource == self._adapter.primary_resource:
-                listed = self._api.list(resource, label_selector=labels, namespace=namespace)
+                listed = self.api.list(resource, label_selector=labels, namespace=namespace)
             else:
                 listed = self._list_if_permitted(resource, labels, namespace)
             # Items of a list have no kind.
@@ -441,7 +427,7 @@ class JobReader:
     def _list_if_permitted(self, resource: ApiResource, label_selector: str, namespace: str) -> list[dict[str, Any]]:
         """Return objects; none where RBAC denies them or the server does not serve the resource."""
         try:
-            return self._api.list(resource, label_selector=label_selector, namespace=namespace)
+            return self.api.list(resource, label_selector=label_selector, namespace=namespace)
         except (ForbiddenError, ApiNotServedError) as error:
             _log.debug("%s are left out: %s", resource.plural, error)
             return []
@@ -511,7 +497,7 @@ class JobReader:
     def _read_timed_lines(self, job: JobState, pod: PodState, options: PodLogOptions) -> list[LogLine]:
         cursor = LogCursor()
         try:
-            stream = self._api.stream_pod_log(pod.name, options, namespace=job.namespace)
+            stream = self.api.stream_pod_log(pod.name, options, namespace=job.namespace)
             return [*chain.from_iterable(map(cursor.feed, stream)), *cursor.flush()]
         except (NotFoundError, BackendUnavailableError, ValueError):
             return []
@@ -524,13 +510,14 @@ class JobReader:
 
 def _find_log(pods: Sequence[PodState], step: str) -> tuple[PodState, ContainerState] | None:
     """Return the last pod of a step and its container; None if that has no log."""
-    own = _select_pods(pods, step)
+    own = select_pods(pods, step)
     container = dict(own[-1].step_containers)[step] if own else None
     # The kubelet answers 400 for a container that has never started.
     return (own[-1], container) if container and (container.running_since or container.latest_termination) else None
 
 
-def _select_pods(pods: Sequence[PodState], step: str) -> Sequence[PodState]:
+def select_pods(pods: Sequence[PodState], step: str) -> Sequence[PodState]:
+    """Return the pods of a step, oldest first."""
     return pod_state.group_pods_by_step(pods).get(step, [])
 
 
@@ -538,11 +525,6 @@ def _decode(line: bytes) -> str:
     return line.decode("utf-8", "backslashreplace").rstrip("\r\n")
 
 
-def _close_after(feed: JobFeed, lines: Iterator[str]) -> Iterator[str]:
-    with feed:
-        yield from lines
-
-
-def _get_container(step: str) -> str:
+def get_container(step: str) -> str:
     """Return the container of a step; empty for the main container of its pod."""
-    return step if step in (pod_state.DATASET_INITIALIZER, pod_state.MODEL_INITIALIZER) else ""
+    return step if step in (runtimes.DATASET_INITIALIZER, runtimes.MODEL_INITIALIZER) else ""

@@ -5,6 +5,7 @@ The informer caches one per watched job, so it holds no raw object and its strin
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -12,27 +13,13 @@ from sys import intern
 from typing import Any
 
 from trainer_core import resources
-from trainer_core.jobs import COMPLETE, FAILED, SUSPENDED, Progress
+from trainer_core.jobs import COMPLETE, FAILED, SUSPENDED, AttemptMemory, Progress
 from trainer_core.k8s import labels
 from trainer_core.k8s.parsing import RawObject, parse_seconds, parse_time, to_single_line
 from trainer_core.k8s.pod_state import PodState
 from trainer_core.k8s.resources import ApiResource
 from trainer_core.options.scheduling import KUEUE_QUEUE
 from trainer_core.runtimes import RuntimeKind
-
-__all__ = [
-    "DEADLINE_EXCEEDED",
-    "PREEMPTED",
-    "STOPPED",
-    "Condition",
-    "JobState",
-    "ReplicatedJobStatus",
-    "build_job_state",
-    "parse_condition",
-    "parse_conditions",
-    "parse_device",
-    "parse_replicated_job",
-]
 
 #: Reason of the Failed condition of a job that exceeded a deadline.
 DEADLINE_EXCEEDED = "DeadlineExceeded"
@@ -102,6 +89,8 @@ class JobState:
     active_deadline_seconds: int | None = None
     #: Seconds within which all pods must have a node; None for no limit.
     start_within: float | None = None
+    #: With the option MoreMemory: memory of this attempt and of the next one.
+    memory: AttemptMemory | None = None
     #: When the job was last resumed; None if it never was.
     resumed_at: datetime | None = None
     #: Whether the job is restarted until its controller ends it, however often it crashes.
@@ -154,10 +143,18 @@ def build_job_state(
         deletion_timestamp=parse_time(metadata.get("deletionTimestamp")),
         queue_name=job_labels.get(KUEUE_QUEUE),
         start_within=parse_seconds(annotations.get(labels.START_WITHIN)),
+        memory=_parse_memory(annotations.get(labels.MEMORY)),
         resumed_at=_get_resumption_time(raw),
         expects_restarts=restart_limit is not None or labels.RESTARTS in annotations,
         **fields,
     )
+
+
+def _parse_memory(text: str | None) -> AttemptMemory | None:
+    try:
+        return AttemptMemory.parse(json.loads(text)) if text else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def _get_resumption_time(raw: RawObject) -> datetime | None:
@@ -167,7 +164,6 @@ def _get_resumption_time(raw: RawObject) -> datetime | None:
 
 
 def parse_condition(raw: RawObject) -> Condition:
-    """Parse a `metav1.Condition`."""
     return Condition(
         type=intern(raw.get("type") or ""),
         reason=intern(raw.get("reason") or ""),

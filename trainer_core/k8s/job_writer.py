@@ -21,8 +21,7 @@ from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.labels import CANCELLED, DIAGNOSIS, MANAGER, MAX_DIAGNOSIS_BYTES, MAX_OUTCOME_BYTES, OUTCOME
 from trainer_core.k8s.parsing import RawObject
-
-__all__ = ["JobWriter"]
+from trainer_core.retries import repeat_while_failing
 
 _log = logging.getLogger(__name__)
 _ENDED = frozenset({COMPLETE, FAILED})
@@ -158,25 +157,20 @@ class JobWriter:
 
     def delete(self, raw: RawObject) -> None:
         """Delete a job and its dependents; wait until its name is free and its pods are gone."""
-        from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_exponential
-
         job = self._adapter.parse_job(raw)
         self.request_deletion(job)
-        retrying = Retrying(
-            retry=retry_if_result(bool),
-            stop=stop_after_delay(_MAX_DELETION_SECONDS),
-            wait=wait_exponential(0.05, max=2.0),
+        resource_names = ",".join(dict.fromkeys((self._adapter.get_resource(job).plural, "jobs", "pods")))
+        still_exists = BackendUnavailableError(
+            f"TrainJob {job.name!r} is being deleted, but a part of it still exists after "
+            f"{_MAX_DELETION_SECONDS:.0f} s; check finalizers and unreachable nodes: "
+            f"kubectl get {resource_names} -n {job.namespace}"
         )
-        try:
-            retrying(lambda: self._exists(job))
-        except RetryError as error:
-            plural = self._adapter.get_resource(job).plural
-            resource_names = ",".join(dict.fromkeys((plural, "jobs", "pods")))
-            raise BackendUnavailableError(
-                f"TrainJob {job.name!r} is being deleted, but a part of it still exists after "
-                f"{_MAX_DELETION_SECONDS:.0f} s; check finalizers and unreachable nodes: "
-                f"kubectl get {resource_names} -n {job.namespace}"
-            ) from error
+
+        def check_gone() -> None:
+            if self._exists(job):
+                raise still_exists
+
+        repeat_while_failing(check_gone, lambda error: error is still_exists, _MAX_DELETION_SECONDS, pauses=(0.05, 2.0))
 
     def request_deletion(self, job: JobState) -> bool:
         """Delete a job without waiting; the garbage collector deletes its dependents. Return whether it existed."""

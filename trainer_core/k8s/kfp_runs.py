@@ -14,8 +14,6 @@ from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import NotFoundError
 from trainer_core.k8s.parsing import RawObject
 
-__all__ = ["RUN_ID_LABEL", "PipelineRuns", "find_orphaned_jobs", "has_run_ended", "list_pipeline_runs"]
-
 #: Label of Kubeflow Pipelines on the Workflow and the pods of a run.
 RUN_ID_LABEL = "pipeline/runid"
 _RUNS_IN_A_REQUEST = 20

@@ -4,27 +4,6 @@ from __future__ import annotations
 
 from trainer_core.jobs import DELETE_AFTER_LABEL, KFP_ON_KILL_LABEL, KFP_RUN_LABEL
 
-__all__ = [
-    "ATTEMPT",
-    "CANCELLED",
-    "DELETE_AFTER",
-    "DIAGNOSIS",
-    "FINGERPRINT",
-    "MANAGED_BY",
-    "MANAGER",
-    "MAX_DIAGNOSIS_BYTES",
-    "MAX_OUTCOME_BYTES",
-    "ON_KILL",
-    "OUTCOME",
-    "OWNER",
-    "PREFIX",
-    "REQUEST",
-    "RESTARTS",
-    "RUN",
-    "RUNTIME",
-    "START_WITHIN",
-]
-
 #: Recommended Kubernetes label for the tool that manages an object, and its value. Also the field manager of writes.
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "trainjob-workflows"
@@ -50,6 +29,8 @@ ATTEMPT = "trainjob-workflows/attempt"
 RESTARTS = "trainjob-workflows/restarts"
 #: Annotation: seconds within which all pods of the job must have a node.
 START_WITHIN = "trainjob-workflows/start-within"
+#: Annotation: memory of the attempt and of the next one, as JSON of `AttemptMemory`, with the option MoreMemory.
+MEMORY = "trainjob-workflows/memory"
 #: Annotation: time when the job was cancelled.
 CANCELLED = "trainjob-workflows/cancelled"
 #: Largest values of the two annotations below, in bytes, with their keys. A result has up to 4 KiB, a diagnosis twenty

@@ -18,8 +18,6 @@ from functools import lru_cache
 
 from trainer_core.logs import LogLine
 
-__all__ = ["MAX_LINE_BYTES", "CursorLostError", "LogCursor"]
-
 _log = logging.getLogger(__name__)
 
 #: Length from which on a line is returned in several pieces, to bound the memory use.

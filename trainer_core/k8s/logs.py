@@ -19,8 +19,6 @@ from trainer_core.k8s.log_cursor import CursorLostError, LogCursor
 from trainer_core.k8s.pod_state import ContainerState, PodState
 from trainer_core.lifecycle import wait_state
 
-__all__ = ["read_chunk", "stream_lines"]
-
 #: Returns the bytes of a pod's log, in pieces of any size: `ApiClient.stream_pod_log`.
 StreamPodLog: TypeAlias = Callable[[str, PodLogOptions], Generator[bytes, None, None]]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from trainer_core import checkpoint_location, naming
@@ -14,29 +15,11 @@ from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.initializers import DATASET_PATH, MODEL_PATH
 from trainer_core.k8s import labels, resources, runtimes
 from trainer_core.k8s.resources import ApiResource
+from trainer_core.lifecycle.attempt_memory import get_attempt_memory
 from trainer_core.node import env as node_env
 from trainer_core.packaging import argv_payload
 from trainer_core.request import Code, InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.secrets import SecretRef
-
-__all__ = [
-    "INITIALIZER_PATHS",
-    "PVC_SCHEME",
-    "build_checkpoints_patch",
-    "build_env",
-    "build_initializer_env",
-    "build_lifecycle_fields",
-    "build_metadata",
-    "build_pvc_patch",
-    "build_secret",
-    "build_trainer_env",
-    "check_pvc_uri",
-    "check_reserved_metadata",
-    "check_size",
-    "escape_variable_references",
-    "get_secret_name",
-    "render_function",
-]
 
 #: Mount path in the training containers, by initializer role.
 INITIALIZER_PATHS = {"dataset": DATASET_PATH, "model": MODEL_PATH}
@@ -54,7 +37,7 @@ _TRAINER_CONTROLLER = "trainer.kubeflow.org/trainjob-controller"
 _RESERVED_LABELS = (labels.MANAGED_BY, labels.OWNER, labels.DELETE_AFTER)
 _RESERVED_ANNOTATIONS = (
     *(labels.REQUEST, labels.FINGERPRINT, labels.ATTEMPT, labels.RUNTIME),
-    *(labels.CANCELLED, labels.DIAGNOSIS, labels.OUTCOME, labels.RESTARTS, labels.START_WITHIN),
+    *(labels.CANCELLED, labels.DIAGNOSIS, labels.OUTCOME, labels.RESTARTS, labels.START_WITHIN, labels.MEMORY),
 )
 
 
@@ -84,7 +67,6 @@ def check_size(manifest: Mapping[str, Any]) -> None:
 def build_metadata(
     request: TrainJobRequest, namespace: str, attempt: int, annotations: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Build the metadata of a job."""
     job_labels = {**request.metadata.labels, labels.MANAGED_BY: labels.MANAGER}
     if request.owner:
         job_labels[labels.OWNER] = naming.hash_owner_key(request.owner.key)
@@ -99,6 +81,9 @@ def build_metadata(
     }
     if request.start_within is not None:
         job_annotations[labels.START_WITHIN] = f"{request.start_within:g}"
+    memory = get_attempt_memory(request)
+    if memory is not None:
+        job_annotations[labels.MEMORY] = json.dumps(asdict(memory))
     size = sum(len(key.encode()) + len(value.encode()) for key, value in job_annotations.items())
     limit = _MAX_ANNOTATIONS_BYTES - _RESULT_ANNOTATIONS_BYTES
     if size > limit:
@@ -136,7 +121,6 @@ def build_secret(
 
 
 def get_secret_name(job: str) -> str:
-    """Return the name of the Secret with the literal secrets of a job."""
     return f"{job}-initializer"
 
 

@@ -36,33 +36,17 @@ from trainer_core.k8s.events import EventRecord
 from trainer_core.k8s.job_state import DEADLINE_EXCEEDED, PREEMPTED, STOPPED, JobState
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.pod_state import (
-    DATASET_INITIALIZER,
-    MODEL_INITIALIZER,
-    NODE,
     ContainerState,
     PodState,
     group_pods_by_step,
 )
+from trainer_core.k8s.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE
 from trainer_core.lifecycle.adoption import ExistingJob
-from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
-from trainer_core.logs import find_training_state
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
 from trainer_core.node.termination import parse_record
 from trainer_core.request import TrainJobRequest
 from trainer_core.resource_use import summarize_resource_use
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
-
-__all__ = [
-    "build_observation",
-    "build_ref",
-    "build_steps",
-    "build_train_job",
-    "get_recorded_outcome",
-    "get_status",
-    "needs_events",
-    "needs_explanation",
-    "parse_existing_job",
-    "parse_request",
-]
 
 _UNSUPPORTED_RUNTIME = "TrainingRuntimeNotSupported"
 #: Event of the Trainer controller that is obsolete once the JobSet exists.
@@ -98,7 +82,6 @@ def build_observation(
     tails: Mapping[str, Sequence[str]] | None = None,
     limits: SchedulingLimits | None = None,
 ) -> Observation:
-    """Build the observation of a job."""
     status, progress = get_status(job, pods), progress or job.progress
     recorded = get_recorded_outcome(job)
     if recorded is not None and recorded.status == status:
@@ -204,7 +187,6 @@ def build_train_job(
     events: Sequence[EventRecord] = (),
     progress: Progress | None = None,
 ) -> TrainJob:
-    """Build the public `TrainJob`."""
     observation = build_observation(job, pods, events, ref=build_ref(job), progress=progress)
     runtime = runtime or _build_unknown_runtime(job)
     return TrainJob(
@@ -259,7 +241,6 @@ def parse_existing_job(raw: RawObject, parse_job: Callable[[RawObject], JobState
 
 
 def parse_request(raw: RawObject) -> TrainJobRequest:
-    """Return the request that a raw job was created from."""
     name = raw["metadata"]["name"]
     text = (raw["metadata"].get("annotations") or {}).get(labels.REQUEST)
     if text is None:
@@ -276,7 +257,6 @@ def parse_request(raw: RawObject) -> TrainJobRequest:
 
 
 def build_ref(job: JobState) -> TrainJobRef:
-    """Build the ref of a job."""
     return TrainJobRef(job.backend, job.namespace, job.name, job.uid)
 
 
@@ -327,6 +307,7 @@ def _build_complete_outcome(
         last_progress=progress,
         fetched=dict(job.fetched_uris),
         resource_use=summarize_resource_use(_parse_node_records(pods)),
+        memory=job.memory,
     )
 
 
@@ -339,15 +320,15 @@ def _build_failed_outcome(
 ) -> Outcome:
     # The pods of a cancelled job are deleted one by one; without their times the outcome stays the same.
     started = None if _was_cancelled(job) else _get_start_time(pods)
-    diagnosis = diagnose(_collect_facts(job, pods, events, tails))
-    return Outcome(
-        ref=ref.to_dict(),
-        status="Failed",
-        diagnosis=diagnosis,
-        **find_training_state(diagnosis, () if _was_cancelled(job) else _parse_all_records(pods)),
+    diagnosis = diagnose(replace(_collect_facts(job, pods, events, tails), memory=job.memory))
+    return build_failed_outcome(
+        ref,
+        diagnosis,
+        () if _was_cancelled(job) else _parse_all_records(pods),
         started_at=_format_time(started),
         finished_at=_format_time(job.finished_at),
         resource_use=None if _was_cancelled(job) else summarize_resource_use(_parse_node_records(pods)),
+        memory=job.memory,
     )
 
 
@@ -367,7 +348,10 @@ def _collect_facts(
         return Facts(deadline_error=failed.message)
     if failed.reason == _UNSUPPORTED_RUNTIME:
         return Facts(rejected=failed.message)
-    return failure_facts.collect_failure_facts(pods, events, tails, failed.message)
+    facts = failure_facts.collect_failure_facts(pods, events, tails, failed.message)
+    # The controller was faster than the cancellation, which deleted the pods.
+    diagnosis = None if facts.steps else _parse_cancel_diagnosis(job)
+    return facts if diagnosis is None else Facts(cancel_diagnosis=diagnosis)
 
 
 def _parse_cancel_diagnosis(job: JobState) -> Diagnosis | None:

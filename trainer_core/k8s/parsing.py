@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-__all__ = ["RawObject", "parse_seconds", "parse_time", "to_single_line"]
-
 #: An object as the API server sends it.
 RawObject = Mapping[str, Any]
 

@@ -16,21 +16,6 @@ from trainer_core import resources
 from trainer_core.k8s.parsing import RawObject, parse_time, to_single_line
 from trainer_core.k8s.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE
 
-__all__ = [
-    "DATASET_INITIALIZER",
-    "JOBSET_LABEL",
-    "JOB_LABEL",
-    "LAUNCHER",
-    "MODEL_INITIALIZER",
-    "NODE",
-    "ContainerState",
-    "ContainerTermination",
-    "PodState",
-    "get_job_name",
-    "group_pods_by_step",
-    "parse_pod",
-]
-
 #: Name of the replicated job that runs mpirun in an MPI job.
 LAUNCHER = "launcher"
 #: Pod label with the name of the JobSet, which is the name of the TrainJob.
@@ -175,7 +160,6 @@ def get_job_name(raw: RawObject) -> str:
 
 
 def parse_pod(raw: RawObject, main: str = NODE, job: str | None = None, step: str | None = None) -> PodState:
-    """Parse a raw pod."""
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     labels = metadata.get("labels") or {}
     main_container, other_containers = _parse_containers(spec, status, main, in_jobset=JOBSET_LABEL in labels)

@@ -23,18 +23,6 @@ from trainer_core.k8s.errors import (
 from trainer_core.k8s.rbac import RequiredPermission
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = [
-    "LIMITED",
-    "MISSING",
-    "OK",
-    "UNKNOWN",
-    "PreflightCheck",
-    "PreflightReport",
-    "check_api_group",
-    "check_cluster",
-    "check_namespace",
-]
-
 #: States of a check: fulfilled; not fulfilled, and some features do not work; not fulfilled, and no job can run; not
 #: determined.
 OK = "ok"
@@ -100,7 +88,6 @@ def check_cluster(
 
 
 def check_api_group(api: ApiClient, what: str, group: str, cost: str) -> PreflightCheck:
-    """Check that the server serves an API group."""
     try:
         found = api.get_path(f"/apis/{group}")
     except (NotFoundError, ApiNotServedError):
@@ -111,7 +98,6 @@ def check_api_group(api: ApiClient, what: str, group: str, cost: str) -> Preflig
 
 
 def check_namespace(api: ApiClient) -> PreflightCheck:
-    """Check that the namespace of the jobs exists."""
     name = api.connection.namespace
     try:
         api.get(_NAMESPACES, name)

@@ -9,18 +9,6 @@ from typing import Any
 from trainer_core.k8s import resources
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = [
-    "AIRFLOW",
-    "ALL_USERS",
-    "EVENT_PERMISSIONS",
-    "KFP",
-    "MANAGE_VERBS",
-    "ONLY_AIRFLOW",
-    "RequiredPermission",
-    "build_rbac_objects",
-    "build_rules",
-]
-
 _RBAC_GROUP = "rbac.authorization.k8s.io"
 _SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
 
@@ -52,19 +40,37 @@ class RequiredPermission:
         return f"{self.api_resource.plural}/{self.subresource}" if self.subresource else self.api_resource.plural
 
 
-#: What every backend on Kubernetes does with events.
-EVENT_PERMISSIONS = (
-    RequiredPermission(
-        ("list",),
-        resources.EVENTS,
-        "no reason why a pod is not scheduled or why an image cannot be pulled; waits for an autoscaler or a queue "
-        "are limited by scheduling_grace",
-    ),
-    RequiredPermission(
-        ("create",),
-        resources.EVENTS,
-        "`kubectl describe` has no event with the reason why a job was ended by its waiter",
-    ),
+def list_pod_permissions(job: str) -> tuple[RequiredPermission, ...]:
+    """Return what every backend on Kubernetes needs to read of the pods and events of its jobs."""
+    return (
+        RequiredPermission(
+            ("list", "watch"), resources.PODS, f"no steps, no results, no reason why a {job} does not start or fails"
+        ),
+        RequiredPermission(
+            ("get",), resources.PODS, "no logs, no progress, no traceback of a failure", subresource="log"
+        ),
+        RequiredPermission(
+            ("list",),
+            resources.EVENTS,
+            "no reason why a pod is not scheduled or why an image cannot be pulled; waits for an autoscaler or a queue "
+            "are limited by scheduling_grace",
+        ),
+        RequiredPermission(
+            ("create",),
+            resources.EVENTS,
+            "`kubectl describe` has no event with the reason why a job was ended by its waiter",
+        ),
+    )
+
+
+CREATE_SECRETS = RequiredPermission(
+    ("create",), resources.SECRETS, "literal tokens are refused; use a SecretRef instead", users=ONLY_AIRFLOW
+)
+CREATE_CLAIMS = RequiredPermission(
+    ("create", "delete"), resources.VOLUME_CLAIMS, "`initialize` cannot create the volume claim that it writes to"
+)
+READ_CLAIMS = RequiredPermission(
+    ("get",), resources.VOLUME_CLAIMS, "a claim that only one node can mount is not refused as place of checkpoints"
 )
 
 

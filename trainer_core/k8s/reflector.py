@@ -1,4 +1,4 @@
-"""Reflector: the list-watch loop of one resource, with retries. It forwards objects and errors to an informer.
+"""Reflector: the list-watch loop of one resource, with retries. It forwards objects and errors to `WatchedJobs`.
 
 List; watch from the list's resourceVersion; watch again from the last version when the connection is closed. List again
 when the server no longer has that version (410), or when a watch is silent or counts from an earlier version, because
@@ -25,13 +25,10 @@ from trainer_core.k8s.cache import Stream, WatchTarget, parse_resource_version
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import ForbiddenError, ResourceExpiredError, SilentWatchError, StreamInterruptedError
 from trainer_core.k8s.parsing import RawObject
+from trainer_core.k8s.watched_jobs import WatchedJobs
 
 if TYPE_CHECKING:
     import aiohttp
-
-    from trainer_core.k8s.informer import JobInformer
-
-__all__ = ["Reflector", "WatchTimings", "retry_until_success"]
 
 #: A watch that ends sooner, in seconds, counts as failed, and is retried with backoff.
 _MIN_WATCH_SECONDS = 1.0
@@ -53,7 +50,7 @@ class WatchTimings:
 
 
 class Reflector:
-    """Lists and watches the jobs or the pods of a namespace, and forwards them to an informer.
+    """Lists and watches the jobs or the pods of a namespace, and forwards them to `WatchedJobs`.
 
     Attributes:
         first_listed: Set when the first list is complete.
@@ -66,7 +63,7 @@ class Reflector:
         stream: Stream,
         job_name: str | None,
         timings: WatchTimings,
-        informer: JobInformer,
+        jobs: WatchedJobs,
     ) -> None:
         self.first_listed = asyncio.Event()
         self._connection = connection
@@ -74,31 +71,31 @@ class Reflector:
         self._stream = stream
         self._job_name = job_name
         self._timings = timings
-        self._informer = informer
+        self._jobs = jobs
         self._version: str | None = None
         #: When the server accepted the last watch; infinite before it did.
         self._opened = math.inf
 
     async def run(self) -> None:
         """List and watch until cancelled."""
-        report_error = partial(self._informer.report_error, self._stream)
+        report_error = partial(self._jobs.report_error, self._stream)
         while True:
             await retry_until_success(self._list_and_watch, self._timings, report_error)
 
     async def list_objects(self, session: aiohttp.ClientSession, job_name: str | None) -> str:
-        """List the objects of one job, or of all, into the informer's cache; return the resourceVersion of the list."""
-        scope = self._informer.begin_list(self._stream, job_name)
+        """List the objects of one job, or of all, into the cache; return the resourceVersion of the list."""
+        scope = self._jobs.begin_list(self._stream, job_name)
         listed: dict[str, set[str]] = defaultdict(set)
         version = "0"
         pages = async_client.list_pages(self._connection, session, self._select(job_name))
         async with aclosing(pages):
             async for page in pages:
                 version = str(page["metadata"]["resourceVersion"])
-                self._informer.check_list_version(scope, parse_resource_version(version))
+                self._jobs.check_list_version(scope, parse_resource_version(version))
                 for raw in page.get("items") or ():
                     self._add_listed(raw, listed)
-                    self._informer.apply_event(self._stream, "ADDED", raw)
-        self._informer.finish_list(scope, listed, parse_resource_version(version))
+                    self._jobs.apply_event(self._stream, "ADDED", raw)
+        self._jobs.finish_list(scope, listed, parse_resource_version(version))
         return version
 
     def _add_listed(self, raw: RawObject, listed: dict[str, set[str]]) -> None:
@@ -118,7 +115,8 @@ class Reflector:
             if self._version is None:
                 self._version = await self.list_objects(session, self._job_name)
                 self.first_listed.set()
-                self._informer.handle_first_list(self._stream)
+                self._jobs.clear_error(self._stream)
+                self._jobs.wake()  # New subscriptions can be listed.
             self._opened = math.inf
             error: TrainerError
             try:
@@ -150,12 +148,12 @@ class Reflector:
                 if parse_resource_version(version) < parse_resource_version(self._version):
                     raise ResourceExpiredError("the API server counts from an earlier resourceVersion")
                 if event.get("type") != "BOOKMARK":
-                    self._informer.apply_event(self._stream, str(event.get("type")), raw)
+                    self._jobs.apply_event(self._stream, str(event.get("type")), raw)
                 self._version = version
 
     def _handle_open(self) -> None:
         self._opened = time.monotonic()
-        self._informer.clear_error(self._stream)
+        self._jobs.clear_error(self._stream)
 
     def _select(self, job_name: str | None) -> async_client.ResourceCollection:
         namespace, label = self._connection.namespace, self._target.pod_label

@@ -7,29 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-__all__ = [
-    "ACCESS_REVIEWS",
-    "CLUSTER_TRAINING_RUNTIMES",
-    "CONFIG_MAPS",
-    "CRDS",
-    "DISTRIBUTED_WORKLOADS",
-    "EVENTS",
-    "EVENTS_V1",
-    "JOBS",
-    "JOBSETS",
-    "PODS",
-    "PYTORCH_JOBS",
-    "SECRETS",
-    "SINGLE_NODE_MODES",
-    "TRAINING_RUNTIMES",
-    "TRAINING_WORKLOADS",
-    "TRAINJOBS",
-    "VOLUME_CLAIMS",
-    "WORKFLOWS",
-    "ApiResource",
-    "get_resource_of_object",
-]
-
 
 @dataclass(frozen=True)
 class ApiResource:

@@ -12,40 +12,6 @@ from trainer_core import resources
 from trainer_core.k8s import labels, resources as k8s_resources
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
-__all__ = [
-    "ANCESTOR_LABEL",
-    "CONTAINER_BY_ANCESTOR",
-    "DATASET_INITIALIZER",
-    "FRAMEWORK_LABEL",
-    "ML_POLICIES",
-    "MODEL_INITIALIZER",
-    "NODE",
-    "RESERVED_ENV",
-    "TRAINER",
-    "describe_restart_limit",
-    "dump_raw_runtime",
-    "dump_runtime",
-    "find_ancestor_job",
-    "find_container",
-    "find_replicated_job",
-    "find_trainer_container",
-    "find_trainer_job",
-    "get_command",
-    "get_device",
-    "get_framework",
-    "get_kind",
-    "get_ml_policy",
-    "get_name",
-    "get_num_nodes",
-    "get_pod_spec",
-    "is_deprecated",
-    "list_replicated_jobs",
-    "list_volumes",
-    "load_runtime",
-    "parse_runtime",
-    "restarts_nodes_together",
-]
-
 #: Label with the framework of a runtime.
 FRAMEWORK_LABEL = "trainer.kubeflow.org/framework"
 #: Label of a replicated job's template: the part of the TrainJob whose values the controller puts into it.
@@ -109,7 +75,6 @@ def _get_adapter() -> TypeAdapter[Any]:
 
 
 def parse_runtime(raw: Mapping[str, Any]) -> Runtime:
-    """Parse a raw runtime to the public `Runtime`."""
     container = find_trainer_container(raw) or {}
     device, device_count = get_device(container)
     framework = get_framework(raw)
@@ -132,7 +97,6 @@ def get_command(framework: str, policy: str | None) -> tuple[str, ...]:
 
 
 def get_name(raw: Mapping[str, Any]) -> str:
-    """Return the name of a runtime."""
     return str(raw["metadata"]["name"])
 
 
@@ -212,7 +176,6 @@ def find_trainer_container(raw: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def get_pod_spec(replicated_job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the pod spec of a replicated job."""
     return _get_path(replicated_job, "template", "spec", "template", "spec")
 
 

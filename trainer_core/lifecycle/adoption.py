@@ -33,8 +33,6 @@ from trainer_core.errors import ConflictError
 from trainer_core.jobs import COMPLETE, FAILED
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["Action", "Decision", "ExistingJob", "decide", "describe_existing", "is_older"]
-
 
 class Action(str, Enum):
     """What `submit` does."""
@@ -77,12 +75,13 @@ class Decision:
     cancel_first: tuple[str, ...] = ()
     #: Names of the owner's earlier attempts that have ended, when the next attempt is created.
     ended_attempts: tuple[str, ...] = ()
+    #: Name of the failed attempt of the same generation that the new one follows.
+    retried: str | None = None
     #: True if the existing TrainJob was created from another request of the same owner.
     differs: bool = False
 
 
 def decide(request: TrainJobRequest, existing: Sequence[ExistingJob]) -> Decision:
-    """Decide what a submit of a request does."""
     if request.owner is None:
         return _decide_by_name(request, existing)
     key = request.owner.key
@@ -108,7 +107,8 @@ def decide(request: TrainJobRequest, existing: Sequence[ExistingJob]) -> Decisio
     active = tuple(job.name for job in attempts if not job.has_ended)
     ended = tuple(job.name for job in attempts if job.has_ended)
     created = _create(request, existing, attempt=latest.attempt + 1)
-    return replace(created, cancel_first=active, ended_attempts=ended)
+    retried = latest.name if latest.generation == request.owner.generation else None
+    return replace(created, cancel_first=active, ended_attempts=ended, retried=retried)
 
 
 def is_older(generation: str | None, other: str | None) -> bool:

@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer_core.jobs import Category, Diagnosis
+from trainer_core.jobs import (
+    AttemptMemory,
+    Category,
+    Diagnosis,
+    Outcome,
+    Progress,
+    TrainJobRef,
+    extract_training_state,
+)
+from trainer_core.logs import find_last_progress
 from trainer_core.node import env
 from trainer_core.readable_log import TORCHRUN_REPORT
-from trainer_core.resource_use import describe_memory, strip_resource_report
-
-__all__ = ["Facts", "StepFacts", "diagnose"]
+from trainer_core.resource_use import ResourceUse, describe_memory, strip_resource_report
 
 _RETRYABLE = frozenset({Category.PREEMPTED, Category.NODE_LOST, Category.INFRASTRUCTURE, Category.SCHEDULING})
 _TAIL_LINES = 20
@@ -75,6 +82,19 @@ class StepFacts:
     #: Its termination record, for its use of memory. Empty without one.
     record: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def from_record(cls, name: str, record: Mapping[str, Any], **known: Any) -> StepFacts:
+        """Return the facts of a step from its termination record and from what else is known."""
+        error = record.get("error") or {}
+        return cls(
+            name,
+            error_type=error.get("type"),
+            error_message=str(error.get("message", "")),
+            traceback=error.get("traceback"),
+            record=record,
+            **known,
+        )
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -101,6 +121,33 @@ class Facts:
     transient: bool = False
     #: What the system reports about the whole TrainJob. Used if nothing better is known.
     message: str = ""
+    #: With the option MoreMemory: what this attempt and the next one ask for.
+    memory: AttemptMemory | None = None
+
+
+def build_failed_outcome(
+    ref: TrainJobRef,
+    diagnosis: Diagnosis,
+    records: Iterable[Mapping[str, Any] | None] = (),
+    *,
+    started_at: str | None = None,
+    finished_at: str | None = None,
+    last_progress: Progress | None = None,
+    resource_use: ResourceUse | None = None,
+    memory: AttemptMemory | None = None,
+) -> Outcome:
+    """Return the outcome of a failed TrainJob. The records are those of its nodes, newest first."""
+    last_progress = last_progress or find_last_progress(reversed(diagnosis.log_tail))
+    return Outcome(
+        ref=ref.to_dict(),
+        status="Failed",
+        diagnosis=diagnosis,
+        started_at=started_at,
+        finished_at=finished_at,
+        resource_use=resource_use,
+        memory=memory,
+        **extract_training_state(records, last_progress),
+    )
 
 
 def diagnose(facts: Facts) -> Diagnosis:
@@ -108,8 +155,9 @@ def diagnose(facts: Facts) -> Diagnosis:
 
     The first that applies: it was cancelled; its deadline passed; a step lost its machine; another deadline passed; its
     objects were refused; the infrastructure failed; its image could not be pulled; no machine accepts it; a step
-    failed. Among several failed steps, one with an exception is the cause, because the others only lost their peer; one
-    that was told to stop, or lost its peer and saved a checkpoint, is the last to be.
+    failed. Among several failed steps, one that the system killed for lack of memory is the cause, then one with an
+    exception, because the others only lost their peer; one that was told to stop, or lost its peer and saved a
+    checkpoint, is the last to be.
     """
     if facts.cancel_diagnosis is not None:
         return facts.cancel_diagnosis
@@ -120,24 +168,26 @@ def diagnose(facts: Facts) -> Diagnosis:
         return Diagnosis(category=Category.DEADLINE, reason=reason)
     displaced = next((step for step in facts.steps if step.node_lost or step.preempted), None)
     if displaced is not None:
-        return _diagnose_step(displaced)
+        return _diagnose_step(displaced, facts.memory)
     cause = _find_cause(facts.steps)
     obstacle = next(((category, reason) for category, reason in _list_obstacles(facts) if reason), None)
     if obstacle is not None:
         return _diagnose_obstacle(*obstacle, cause, facts.transient)
     if cause is not None:
-        return _diagnose_step(cause)
+        return _diagnose_step(cause, facts.memory)
     reason = f"it failed: {facts.message}" if facts.message else _NO_REASON
     return Diagnosis(category=Category.INFRASTRUCTURE, reason=reason, retryable=True)
 
 
 def _find_cause(steps: Sequence[StepFacts]) -> StepFacts | None:
-    """Return the step that made the others fail: one with an exception, then one that no signal has ended."""
+    """Return the step that made the others fail: one out of memory, one with an exception, one that no signal ended."""
+    # The exceptions of its peers are about the lost connection.
+    killed = [step for step in steps if step.out_of_memory]
     raised = [step for step in steps if step.error_type]
     causes = [step for step in raised if step.error_type != _STOPPED]
     # Steps that ended with a checkpoint may have lost their peer, and the others may have been killed for them.
-    failed = [step for step in steps if step.out_of_memory or step.exit_code not in (None, *_KILLED)]
-    return next(iter(causes or (raised and [step for step in failed if not step.error_type]) or raised or steps), None)
+    failed = [step for step in steps if step.exit_code not in (None, *_KILLED) and not step.error_type]
+    return next(iter(killed or causes or (raised and failed) or raised or steps), None)
 
 
 def _list_obstacles(facts: Facts) -> Iterator[tuple[Category, str | None]]:
@@ -160,8 +210,9 @@ def _diagnose_obstacle(category: Category, reason: str, step: StepFacts | None, 
     )
 
 
-def _diagnose_step(step: StepFacts) -> Diagnosis:
-    category, reason = _classify_step(step)
+def _diagnose_step(step: StepFacts, memory: AttemptMemory | None) -> Diagnosis:
+    category, reason = _classify_step(step, memory)
+    gets_more = category is Category.OUT_OF_MEMORY and memory is not None and memory.next and not _is_gpu_memory(step)
     return Diagnosis(
         category=category,
         reason=reason,
@@ -170,7 +221,9 @@ def _diagnose_step(step: StepFacts) -> Diagnosis:
         exit_code=_get_exit_code(step),
         traceback=step.traceback,
         log_tail=_cut_log_tail(step),
-        retryable=category in _RETRYABLE or (category is Category.INITIALIZER and step.exit_code == env.TRY_AGAIN),
+        retryable=category in _RETRYABLE
+        or (category is Category.INITIALIZER and step.exit_code == env.TRY_AGAIN)
+        or bool(gets_more),
     )
 
 
@@ -187,13 +240,13 @@ def _get_exit_code(step: StepFacts) -> int | None:
     return int(step.error_message) if has_code else step.exit_code
 
 
-def _classify_step(step: StepFacts) -> tuple[Category, str]:
+def _classify_step(step: StepFacts, memory: AttemptMemory | None) -> tuple[Category, str]:
     if step.node_lost:
         return Category.NODE_LOST, step.node_lost
     if step.preempted:
         return Category.PREEMPTED, step.preempted
     if _ran_out_of_memory(step) or _lost_worker(step):
-        return Category.OUT_OF_MEMORY, _explain_memory(step)
+        return Category.OUT_OF_MEMORY, _explain_memory(step, memory)
     if step.error_type == _STOPPED:
         return Category.PREEMPTED, step.error_message or "it was told to stop"
     if step.error_type == _UNFETCHED:
@@ -235,19 +288,32 @@ def _lost_worker(step: StepFacts) -> bool:
     return _get_error_name(step) == _BROKEN_POOL or any(_WORKER_KILLED.search(text) for text in texts)
 
 
-def _explain_memory(step: StepFacts) -> str:
-    """Return the reason of a step that ran out of memory: torch's exception is about the memory of a GPU."""
-    is_gpu = not step.out_of_memory and (
+def _is_gpu_memory(step: StepFacts) -> bool:
+    """Return whether a step ran out of the memory of a GPU, as torch's exception says."""
+    return not step.out_of_memory and (
         _get_error_name(step) == _GPU_MEMORY_ERROR
         or (step.error_message.startswith(_JAX_MEMORY_ERROR) and describe_memory(step.record, gpu=True) is not None)
     )
+
+
+def _explain_memory(step: StepFacts, memory: AttemptMemory | None) -> str:
+    """Return the reason of a step that ran out of memory."""
+    is_gpu = _is_gpu_memory(step)
     used = describe_memory(step.record, is_gpu)
     quoted = f" ({'GPU ' * is_gpu}{used})" if used else ""
     is_certain = _ran_out_of_memory(step)
     what = (
         "it ran out of memory" if is_certain else "a process that it started was killed, most often for lack of memory"
     )
-    return f"{what}{quoted}; request more, or use smaller batches"
+    return f"{what}{quoted}; {_advise_memory(None if is_gpu else memory)}"
+
+
+def _advise_memory(memory: AttemptMemory | None) -> str:
+    if memory is None:
+        return "request more, or use smaller batches"
+    if memory.next is None:
+        return f"{memory.amount}, the limit of MoreMemory, was not enough: raise it, or use smaller batches"
+    return f"{memory.amount} was not enough, the next attempt asks for {memory.next}"
 
 
 def _explain_signal(name: str) -> str:

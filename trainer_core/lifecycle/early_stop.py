@@ -16,8 +16,6 @@ from typing import NamedTuple, Protocol
 from trainer_core.search.definition import Asha, MedianStop
 from trainer_core.search.history import RungReport
 
-__all__ = ["MAX_RUNGS", "Loser", "choose_promotion", "find_losers", "list_rungs"]
-
 #: Largest number of rungs: each line of progress carries their values.
 MAX_RUNGS = 20
 #: Values that a reason quotes.
@@ -73,13 +71,6 @@ def choose_promotion(
 
     From the highest rung down: the best of the top ⌊m/factor⌋ of m values whose trial was not promoted from that rung.
     With `final`, when no trial can start and none was trained fully, the best value of the highest rung, whatever m.
-
-    Args:
-        policy: The policy, with ``promote``.
-        direction: ``minimize`` or ``maximize``.
-        reports: All reports of the search.
-        promoted: Trials and rungs from which they were promoted, or from which they cannot be.
-        final: Whether nothing else can start.
     """
     sign = -1 if direction == "maximize" else 1
     rungs: dict[int, list[tuple[float, int, int]]] = defaultdict(list)

@@ -7,8 +7,6 @@ import re
 from trainer_core import checkpoint_location, naming
 from trainer_core.request import TrainJobRequest
 
-__all__ = ["build_request", "restore_owned_request", "split_name"]
-
 
 def split_name(name: str) -> tuple[str, int]:
     """Return the name of the first attempt and the number of this one: ``("nightly", 2)`` for ``nightly-2``."""

@@ -12,39 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from trainer_core.jobs import COMPLETE, Category, Outcome
+from trainer_core.jobs import COMPLETE, Category, Outcome, Progress
 from trainer_core.lifecycle import early_stop
 from trainer_core.search.definition import Asha, GridSearch, Objective, SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial, TrialState
-from trainer_core.search.sampling import count_cells
+from trainer_core.search.space import count_cells
 from trainer_core.text import shorten
-
-__all__ = [
-    "CANCELLED",
-    "COMPLETED",
-    "FAILED",
-    "GOAL",
-    "SUPERSEDED",
-    "TIMEOUT",
-    "Action",
-    "Decision",
-    "Ending",
-    "EntryView",
-    "Finish",
-    "Record",
-    "SearchTable",
-    "Start",
-    "Stop",
-    "TrialView",
-    "decide",
-    "judge",
-]
 
 #: Why a search has ended: the reasons of its records.
 COMPLETED, GOAL, TIMEOUT, FAILED, CANCELLED, SUPERSEDED = (
     *("complete", "goal", "timeout"),
     *("failed", "cancelled", "superseded"),
 )
+#: Reason of a record that has the lines of trials which are about to be stopped, where that deletes their jobs.
+STOPPED = "stopped"
 #: A search that ended for one of them is not continued with other limits.
 _FINAL = (CANCELLED, SUPERSEDED)
 #: Failures that say something about the parameters.
@@ -223,8 +204,10 @@ class Decision:
     wake_at: float | None = None
 
 
-def judge(outcome: Outcome, definition: SearchDefinition, trial: int, parameters: Mapping[str, Any]) -> Ending:
-    """Return how a run of a trial ended."""
+def judge(
+    outcome: Outcome, definition: SearchDefinition, trial: int, parameters: Mapping[str, Any], rung: int | None = None
+) -> Ending:
+    """Return how a run of a trial ended, which was to end at a rung."""
     objective, report = definition.objective, outcome.objective
     rungs = tuple(RungReport(trial, *each) for each in report.rungs) if report else ()
     line = SettledTrial(
@@ -239,6 +222,10 @@ def judge(outcome: Outcome, definition: SearchDefinition, trial: int, parameters
     )
     diagnosis = outcome.diagnosis
     last = next((each.value for each in reversed(rungs) if each.value is not None), None)
+    if outcome.paused_at is not None and rung is not None and rung not in {each.rung for each in rungs}:
+        # It would be promoted from the rung before again.
+        reason = f"paused at step {outcome.paused_at:g} and reported no {objective.metric} there"
+        return Ending("Failed", False, replace(line, state="Failed", category=_NO_OBJECTIVE, reason=reason))
     if outcome.paused_at is not None:
         return Ending(
             "Paused", False, replace(line, state="StoppedEarly", value=last, reason="paused and not promoted")
@@ -259,6 +246,27 @@ def judge(outcome: Outcome, definition: SearchDefinition, trial: int, parameters
     state: TrialState = "Failed" if diagnosis.category in _OF_PARAMETERS else "Lost"
     ended = replace(line, state=state, category=diagnosis.category.value, reason=reason)
     return Ending(state, diagnosis.retryable, ended)
+
+
+def build_stopped_line(trial: TrialView, reason: str) -> SettledTrial:
+    """Return the line of a running trial that is about to be stopped."""
+    reason = shorten(reason, _MAX_REASON)
+    return SettledTrial(
+        trial.number, "StoppedEarly", trial.value, trial.reports, trial.parameters, trial.job, reason=reason
+    )
+
+
+def read_rungs(
+    definition: SearchDefinition, trial: int, progress: Progress, known: Sequence[RungReport], now: float
+) -> tuple[RungReport, ...]:
+    """Return the reports at rungs of a trial whose nodes do not write them, such as an image: the first ones read."""
+    if definition.stop is None or progress.step is None or definition.objective.metric not in progress.metrics:
+        return tuple(known)
+    value = progress.metrics[definition.objective.metric]
+    passed = [rung for rung, step in enumerate(early_stop.list_rungs(definition.stop)) if step <= progress.step]
+    new = set(passed) - {report.rung for report in known}
+    finite = value if math.isfinite(value) else None
+    return (*known, *(RungReport(trial, rung, progress.step, finite, int(now * 1000)) for rung in sorted(new)))
 
 
 def _find(outcome: Outcome, objective: Objective) -> float | None:
@@ -291,7 +299,7 @@ def decide(
         total = min(total, count_cells(definition.space))
     record = _find_closing_record(definition, entries)
     trials = _build_trials(definition, entries, lines)
-    live = [entry for entry in entries if entry.is_live]
+    live = sorted((entry for entry in entries if entry.is_live), key=lambda entry: entry.number)
     timeout = config.timeout
     began = min((entry.created for entry in entries), default=now) if started is None else started
     wake_at = None if timeout is None else began + float(timeout)
@@ -317,7 +325,8 @@ def _build_table(
 
 def _find_closing_record(definition: SearchDefinition, entries: Sequence[EntryView]) -> EntryView | None:
     """Return the record that ends the search, unless the search continues with other limits."""
-    last = max((entry for entry in entries if entry.status != "Deleted"), key=lambda entry: entry.number, default=None)
+    present = [entry for entry in entries if entry.status != "Deleted" and entry.reason != STOPPED]
+    last = max(present, key=lambda entry: entry.number, default=None)
     final = next((entry for entry in entries if entry.reason in _FINAL), None)
     if final is not None or last is None or last.reason is None:
         return final
@@ -330,7 +339,7 @@ def _build_trials(
     lines: Mapping[int, SettledTrial],
     closing: bool = False,
 ) -> dict[int, TrialView]:
-    """Return the trials by number. With `closing`, paused ones have ended."""
+    """Return the trials by number. With `closing`, paused ones and those due for a retry have ended."""
     runs: dict[int, list[EntryView]] = {number: [] for number in lines}
     for entry in sorted(entries, key=lambda entry: entry.number):
         if entry.trial is not None:
@@ -347,7 +356,9 @@ def _build_trial(
 ) -> TrialView:
     reports = _merge_reports([*(report for run in runs for report in run.reports), *(line.rungs if line else ())])
     last = runs[-1] if runs else None
-    if last is None or (line is not None and not last.is_live):
+    # One that is recorded as stopped may complete before it is.
+    is_complete = last is not None and last.ending is not None and last.ending.state == "Complete"
+    if last is None or (line is not None and not last.is_live and not is_complete):
         line = line or SettledTrial(number, "Lost", **_DELETED)
         return _settle(number, line, reports, len(runs))
     trial = TrialView(number, last.status, last.parameters, last.job, _get_value(reports), last.step, reports)
@@ -361,9 +372,12 @@ def _build_trial(
     if ending.state == "Paused" and not closing:
         return replace(trial, status="Paused")
     failures = sum(run.ending is not None and run.ending.retryable for run in runs)
-    if ending.retryable and failures <= definition.trial_config.retries:
+    if ending.retryable and failures <= definition.trial_config.retries and not closing:
         return replace(trial, status="Retrying")
-    return _settle(number, replace(_add_up(ending.line, runs), rungs=reports), reports, len(runs))
+    line = replace(_add_up(ending.line, runs), rungs=reports)
+    if line.state == "StoppedEarly" and line.value is None:  # Its nodes left no record.
+        line = replace(line, value=_get_value(reports))
+    return _settle(number, line, reports, len(runs))
 
 
 def _settle(number: int, line: SettledTrial, reports: tuple[RungReport, ...], runs: int) -> TrialView:
@@ -377,11 +391,12 @@ def _add_up(line: SettledTrial, runs: Sequence[EntryView]) -> SettledTrial:
     earlier = [run.ending.line for run in runs[:-1] if run.ending]
     seconds = [each.seconds for each in (*earlier, line) if each.seconds is not None]
     hours = [each.gpu_hours for each in (*earlier, line) if each.gpu_hours is not None]
-    return replace(line, seconds=sum(seconds) if seconds else None, gpu_hours=sum(hours) if hours else None)
+    # As in the line, so that they are the same when the job has been deleted.
+    total = [round(sum(each), 4) if each else None for each in (seconds, hours)]
+    return replace(line, seconds=total[0], gpu_hours=total[1])
 
 
 def _merge_reports(reports: Iterable[RungReport]) -> tuple[RungReport, ...]:
-    """Return the first report at each rung."""
     first: dict[int, RungReport] = {}
     for report in sorted(reports, key=lambda report: report.time_ms):
         first.setdefault(report.rung, report)
@@ -425,7 +440,9 @@ def _find_end(
     categories = {line.category if line and line in failed else None for line in first}
     if len(first) == max(_FIRST_TRIALS, config.parallel_trials) and len(categories) == 1 and None not in categories:
         return FAILED
-    return TIMEOUT if is_timeout else None
+    # A driver may look at trials that have all ended in time only after it.
+    was_stopped = any(line.reason == _explain_end(TIMEOUT) for line in settled)
+    return TIMEOUT if is_timeout and (len(settled) < total or was_stopped) else None
 
 
 def _explain_end(reason: str) -> str | None:

@@ -18,18 +18,7 @@ from trainer_core.errors import (
     WaitTimeoutError,
 )
 from trainer_core.jobs import Category, Diagnosis, JobFailedError, Observation, Outcome, PendingFailure, TrainJobRef
-from trainer_core.logs import find_training_state
-
-__all__ = [
-    "MAX_CONSECUTIVE_ERRORS",
-    "MAX_UNAVAILABLE_SECONDS",
-    "PendingFailureLog",
-    "WaitState",
-    "failure_message",
-    "raise_if_failed",
-    "restore",
-    "start",
-]
+from trainer_core.lifecycle.diagnosis import build_failed_outcome
 
 #: After this many errors in a row, other than an unreachable backend, a wait raises the error.
 MAX_CONSECUTIVE_ERRORS = 10
@@ -59,6 +48,8 @@ class WaitState:
     pending_failure: PendingFailure | None = None
     #: When it was first observed, in seconds of the caller's clock.
     pending_since: float = 0.0
+    #: When the option StartWithin ends the wait for nodes, in seconds of the caller's clock. None: it does not.
+    start_by: float | None = None
     #: Set once the wait is finished.
     outcome: Outcome | None = None
     #: Whether the TrainJob itself already has this outcome.
@@ -68,7 +59,6 @@ class WaitState:
     should_cancel: bool = False
 
     def on_observation(self, observation: Observation, now: float) -> WaitState:
-        """Return the state after an observation."""
         state = replace(self, errors=0, unavailable_since=None)
         if observation.outcome is not None:
             explained = state._explain(observation.outcome)
@@ -76,7 +66,7 @@ class WaitState:
             return replace(state, outcome=explained, outcome_is_stored=is_stored)
         state = state._with_pending_failure(observation.pending_failure, now)
         if state.pending_failure is not None and state._is_grace_over(now):
-            outcome = _build_failed_outcome(self.ref, state.pending_failure.diagnosis)
+            outcome = build_failed_outcome(self.ref, state.pending_failure.diagnosis)
             return replace(state, outcome=outcome, should_cancel=True)
         state._check_deadline(now, f"is still {observation.status}")
         return state
@@ -123,14 +113,16 @@ class WaitState:
         if pending is None:
             # Kept without a grace: it may explain a later failure, and no longer cancels the TrainJob.
             last = self.pending_failure and replace(self.pending_failure, grace=None, start_within=None)
-            return replace(self, pending_failure=last)
+            return replace(self, pending_failure=last, start_by=None)
         is_same = self.pending_failure is not None and _kind(self.pending_failure) == _kind(pending)
-        return replace(self, pending_failure=pending, pending_since=self.pending_since if is_same else now)
+        start_by = None if pending.start_within is None else now + pending.start_within
+        since = self.pending_since if is_same else now
+        return replace(self, pending_failure=pending, pending_since=since, start_by=start_by)
 
     def _grace_end(self) -> float | None:
-        pending = self.pending_failure
-        limits = (pending.grace if self.fail_fast else None, pending.start_within) if pending else ()
-        return min((self.pending_since + limit for limit in limits if limit is not None), default=None)
+        grace = self.pending_failure.grace if self.pending_failure and self.fail_fast else None
+        ends = (None if grace is None else self.pending_since + grace, self.start_by)
+        return min((end for end in ends if end is not None), default=None)
 
     def _is_grace_over(self, now: float) -> bool:
         end = self._grace_end()
@@ -190,17 +182,13 @@ def failure_message(outcome: Outcome) -> str:
     return f"TrainJob {outcome.job.name!r} is Failed: {diagnosis} ({retry})"
 
 
-def _kind(pending: PendingFailure) -> tuple[Category, float | None, float | None]:
-    return pending.diagnosis.category, pending.grace, pending.start_within
+def _kind(pending: PendingFailure) -> tuple[Category, float | None]:
+    return pending.diagnosis.category, pending.grace
 
 
 def _build_deleted_outcome(ref: TrainJobRef) -> Outcome:
     reason = f"TrainJob {ref.name!r} was deleted during the wait"
-    return _build_failed_outcome(ref, Diagnosis(category=Category.DELETED, reason=reason))
-
-
-def _build_failed_outcome(ref: TrainJobRef, diagnosis: Diagnosis) -> Outcome:
-    return Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis, **find_training_state(diagnosis))
+    return build_failed_outcome(ref, Diagnosis(category=Category.DELETED, reason=reason))
 
 
 class PendingFailureLog:

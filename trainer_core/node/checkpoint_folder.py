@@ -26,21 +26,6 @@ from . import files
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointError",
-    "CheckpointFolder",
-    "Checksums",
-    "DamagedError",
-    "checksum_all",
-    "get_fields",
-    "merge",
-    "parse_manifest",
-    "remove_expired",
-    "say",
-    "seal",
-]
-
 #: Size and CRC-32 of files by relative path.
 Checksums: TypeAlias = "dict[str, tuple[int, int]]"
 
@@ -96,11 +81,7 @@ class Checkpoint(NamedTuple):
 
 
 class CheckpointFolder:
-    """The checkpoints of one training in a folder.
-
-    Args:
-        root: Path of the folder.
-    """
+    """The checkpoints of one training in a folder."""
 
     #: Whether the ranks write into one folder.
     shares_parts = True
@@ -111,7 +92,6 @@ class CheckpointFolder:
         self.root = Path(root)
 
     def prepare(self, rank: int) -> None:
-        """Create the folder."""
         del rank
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -213,11 +193,9 @@ class CheckpointFolder:
         return _exists(self._get_step_folder(step) / MANIFEST)
 
     def get(self, step: int) -> Checkpoint | None:
-        """Return the checkpoint of a step."""
         return self.open(str(self._get_step_folder(step)))
 
     def open(self, location: str) -> Checkpoint | None:
-        """Return the checkpoint at a location."""
         with contextlib.suppress(DamagedError):
             return _read(Path(location), verify=False)
         return None
@@ -241,7 +219,6 @@ class CheckpointFolder:
         _discard(self._get_step_folder(step))
 
     def delete(self) -> None:
-        """Delete the folder."""
         shutil.rmtree(self.root, ignore_errors=True)
 
     def forget_fetched(self) -> None:
@@ -277,11 +254,7 @@ def checksum_all(folder: Path) -> Checksums:
 
 
 def merge(sums: Checksums, more: Checksums) -> Checksums:
-    """Return the checksums of the files of several ranks.
-
-    Raises:
-        CheckpointError: Two ranks have written different files of one name.
-    """
+    """Return the checksums of the files of several ranks."""
     for name in sums.keys() & more.keys():
         if tuple(sums[name]) != tuple(more[name]):
             raise CheckpointError(f"two ranks wrote different files named {name}; put store.rank into the name")
@@ -331,12 +304,7 @@ def _find_newest(folder: Path, own: bool = False) -> Checkpoint | None:
 
 
 def _read(path: Path, verify: bool) -> Checkpoint:
-    """Return the checkpoint in a folder.
-
-    Raises:
-        DamagedError: It has no manifest, the manifest is not what was written, or not all files are.
-        OSError: It cannot be read.
-    """
+    """Return the checkpoint in a folder."""
     try:
         manifest = parse_manifest((path / MANIFEST).read_bytes(), path.name)
         sums = manifest["files"]
@@ -429,7 +397,6 @@ def _checksum_paths(paths: Mapping[str, Path]) -> Checksums:
 
 
 def checksum(path: Path) -> tuple[int, int]:
-    """Return size and CRC-32 of a file."""
     size = crc = 0
     with path.open("rb") as file:
         while block := file.read(_BLOCK):

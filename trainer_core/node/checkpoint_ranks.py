@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     Place: TypeAlias = "CheckpointFolder | CheckpointBucket"
 
-__all__ = ["Agreement", "Ranks", "Stopped", "mark_launch", "read_launch"]
-
 _DUE, _STOP, _AGAIN, _FAILED, _RETURNED, _OVER = MARKS
 #: Number of decisions of rank 0 that ranks which are behind can still read.
 _KEPT = 32

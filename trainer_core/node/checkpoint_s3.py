@@ -17,14 +17,13 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import files
+from . import files, locks
 from .checkpoint_folder import (
     MANIFEST,
     MARKS,
@@ -42,8 +41,6 @@ from .checkpoint_folder import (
     seal,
 )
 from .s3_client import Bucket, Entry, S3Error
-
-__all__ = ["CheckpointBucket", "remove_expired"]
 
 _MANIFEST_KEY = re.compile(rf"(?P<folder>(?P<training>.*)/{STEP}(?P<step>\d{{12}}))/{re.escape(MANIFEST)}")
 _TRAINING = re.compile(r"[^/]+/g-[^/]+/")
@@ -80,7 +77,8 @@ class CheckpointBucket:
         self._bucket = Bucket(bucket)
         self._rank = 0
         self._manifests: dict[tuple[str, float], dict[str, Any]] = {}
-        self._user: int | None = None
+        #: Releases the lock that the ranks of this machine share while they may read what was fetched.
+        self._stop_using: weakref.finalize[..., Any] | None = None
 
     def prepare(self, rank: int) -> None:
         """Delete what a killed attempt has left on this machine."""
@@ -92,7 +90,6 @@ class CheckpointBucket:
         """Do nothing: requests that fail raise errors."""
 
     def sweep(self) -> None:
-        """Delete what earlier starts left unfinished."""
         with contextlib.suppress(S3Error):  # Some storage cannot list uploads; the parts are no checkpoint.
             self._bucket.abort_uploads(f"{self._prefix}/")
         entries = self._list(f"{self._prefix}/")
@@ -115,14 +112,12 @@ class CheckpointBucket:
         self._bucket.delete(marks)
 
     def keep_alive(self) -> None:
-        """Begin the time to live again."""
         self.mark(".alive")
 
     def expire(self) -> None:
         """Delete nothing: to look for expired trainings, the whole bucket would have to be listed."""
 
     def read(self, name: str) -> dict[str, Any]:
-        """Return what a rank has written under a name; empty if there is nothing."""
         body = self._bucket.get(f"{self._prefix}/{name}")
         try:
             data = json.loads(body or b"{}")
@@ -131,19 +126,15 @@ class CheckpointBucket:
         return data if isinstance(data, dict) else {}
 
     def write(self, name: str, data: Mapping[str, Any]) -> None:
-        """Write what other ranks read."""
         self._bucket.put(f"{self._prefix}/{name}", json.dumps(data).encode())
 
     def mark(self, name: str) -> None:
-        """Write an empty object."""
         self._bucket.put(f"{self._prefix}/{name}", b"")
 
     def list_names(self, prefix: str) -> list[str]:
-        """Return what ranks have written under names with a prefix."""
         return [self._relative(each.key) for each in self._list(f"{self._prefix}/{prefix}")]
 
     def create_part(self, part: str) -> Path:
-        """Create the folder that this rank writes a checkpoint into."""
         path = self._get_part_folder(part)
         path.mkdir(mode=0o700)
         return path
@@ -174,21 +165,17 @@ class CheckpointBucket:
         return self._build(self._bucket, self._get_step_key(step), manifest)
 
     def is_complete(self, step: int) -> bool:
-        """Return whether there is a complete checkpoint of a step."""
         return self._bucket.exists(f"{self._get_step_key(step)}/{MANIFEST}")
 
     def get(self, step: int) -> Checkpoint | None:
-        """Return the checkpoint of a step."""
         return self.open(f"s3://{self._bucket.name}/{self._get_step_key(step)}")
 
     def open(self, location: str) -> Checkpoint | None:
-        """Return the checkpoint at a location."""
         name, key = _split(location)
         bucket = self._bucket if name == self._bucket.name else Bucket(name)
         return next(self._find(bucket, bucket.list_objects(f"{key}/")), None)
 
     def list_complete(self) -> list[Checkpoint]:
-        """Return the complete checkpoints, oldest first."""
         found: list[Checkpoint] = [*self._find(self._bucket, self._list(f"{self._prefix}/{STEP}"))]
         return found[::-1]
 
@@ -232,9 +219,9 @@ class CheckpointBucket:
 
     def close(self) -> None:
         """Delete what was fetched to this machine, unless another rank may still read it."""
-        if self._user is not None:
-            with contextlib.suppress(BlockingIOError):
-                _lock_alone(self._user)
+        if self._stop_using is not None:
+            self._stop_using()
+            with contextlib.suppress(BlockingIOError), locks.locked(self._scratch / "users", 0):
                 self.forget_fetched()
 
     def _list(self, prefix: str) -> list[Entry]:
@@ -302,10 +289,11 @@ class CheckpointBucket:
         name, part = found.key.rpartition("/")[2], found.manifest["part"]
         target = self._scratch / f"{name}-{part.lstrip('.')}"
         try:
-            with _locked(self._scratch / "lock"):
-                if self._user is None:
-                    self._user = _lock_shared(self._scratch / "users")
-                    weakref.finalize(self, os.close, self._user)
+            with locks.locked(self._scratch / "lock"):
+                if self._stop_using is None:
+                    users = locks.acquire(self._scratch / "users", shared=True)
+                    # A forked child may close it: the lock stays until the last process has closed it.
+                    self._stop_using = weakref.finalize(self, os.close, users)
                 if not target.is_dir():
                     # The network or the memory may have been wrong, and not the storage.
                     wrong = self._download(found, target) and self._download(found, target)
@@ -369,38 +357,3 @@ def _parse_step(part: str) -> int:
 def _is_safe(name: str) -> bool:
     """Return whether a path of a manifest stays in its folder."""
     return bool(name) and not name.startswith("/") and ".." not in name.split("/") and "\0" not in name
-
-
-if sys.platform == "win32":  # pragma: no cover
-
-    @contextlib.contextmanager
-    def _locked(path: Path) -> Iterator[None]:
-        """Windows has no flock: each rank that comes while another one fetches would fail."""
-        del path
-        yield
-
-    def _lock_shared(path: Path) -> int:
-        return os.open(path, os.O_RDWR | os.O_CREAT)
-
-    def _lock_alone(handle: int) -> None:
-        del handle
-
-else:
-    import fcntl
-
-    @contextlib.contextmanager
-    def _locked(path: Path) -> Iterator[None]:
-        """Hold a lock against the other ranks of this node, for as long as a download takes."""
-        with path.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-
-    def _lock_shared(path: Path) -> int:
-        """Return a descriptor of a file that this process holds, with others, until it is closed."""
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(handle, fcntl.LOCK_SH)
-        return handle
-
-    def _lock_alone(handle: int) -> None:
-        """Raise BlockingIOError where another process holds the file."""
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,33 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = [
-    "CHECKPOINTS",
-    "CHECKPOINT_PATH",
-    "DATASET_PATH",
-    "DEFAULTS",
-    "HYPERPARAMETERS",
-    "LAUNCH",
-    "MODEL_PATH",
-    "NAME",
-    "NODES",
-    "OBJECTIVE",
-    "OUTPUT_PATH",
-    "PAYLOAD",
-    "RECORD_LIMIT",
-    "RESOURCE_INTERVAL",
-    "RESULT_URI",
-    "STATUS_SERVER",
-    "TERMINATION_LOG",
-    "TRY_AGAIN",
-    "UID",
-    "processes_on_node",
-    "rank",
-    "restart",
-    "setting",
-    "world_size",
-]
-
 #: Path of the payload, the packaged function as JSON.
 PAYLOAD = "TRAINJOB_PAYLOAD"
 #: Path of the file for the result or error of a node.

@@ -1,20 +1,12 @@
-"""Atomic writes of small files, private folders, and the lock shared by the processes of a node."""
+"""Atomic writes of small files, and private folders."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
-import sys
 import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
-
-__all__ = ["locked", "make_private", "replace", "write"]
-
-#: Seconds to wait for the lock; other processes hold it for one small write.
-_LOCK_TIMEOUT = 5.0
 
 
 def write(path: Path, data: bytes) -> None:
@@ -79,41 +71,3 @@ def _overwrite(path: Path, data: bytes) -> None:
     with path.open("r+b", buffering=0) as file:
         file.write(data)
         file.truncate()
-
-
-@contextlib.contextmanager
-def locked(folder: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
-    """Hold a lock against the other processes of this node while the block runs.
-
-    The lock is on the folder itself, which needs no write permission and leaves no file. If it cannot be acquired (a
-    network file system, a lock held for too long), the block runs anyway: reporting twice is better than reporting
-    never.
-    """
-    handle = None
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        _lock(handle, timeout)
-    try:
-        yield
-    finally:
-        if handle is not None:
-            os.close(handle)
-
-
-if sys.platform == "win32":  # pragma: no cover
-
-    def _lock(handle: int, timeout: float) -> None:
-        """Windows has no lock on a folder."""
-
-else:
-    import fcntl
-
-    def _lock(handle: int, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(0.005)

@@ -9,8 +9,6 @@ from typing import Any
 
 from . import env
 
-__all__ = ["get_hyperparameters", "override_args"]
-
 _PREFIX = "KUBEFLOW_TRAINER_OPT_"
 
 

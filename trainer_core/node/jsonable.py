@@ -7,8 +7,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["NotJsonError", "to_json_data"]
-
 #: Arrays up to this size become lists; larger ones belong in a file.
 _MAX_ARRAY = 10_000
 

@@ -17,8 +17,6 @@ from typing import Any
 
 from . import env, packages, resource_monitor, termination
 
-__all__ = ["PACKAGES", "PAYLOAD", "WAITING", "LaunchError", "main", "rendezvous_variables"]
-
 #: Files beside the package in the folder that was unpacked.
 PAYLOAD = "payload.json"
 PACKAGES = "packages.json"

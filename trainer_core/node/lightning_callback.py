@@ -12,8 +12,6 @@ from typing import Any
 
 from . import progress, trainer_status
 
-__all__ = ["ProgressCallback", "create"]
-
 
 class ProgressCallback:
     """Reports the steps and metrics of a Trainer, seldom: reading metrics waits for the device.

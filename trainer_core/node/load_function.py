@@ -20,8 +20,6 @@ from typing import Any
 
 from . import files, project
 
-__all__ = ["PayloadError", "digest", "load"]
-
 #: Prefix of the names of modules created from source.
 _MODULE_PREFIX = "trainjob_"
 
@@ -39,7 +37,6 @@ def digest(kind: str, text: str, entry: str) -> str:
 
 
 def load(payload: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
-    """Return the function of a payload."""
     kind, text, entry = (str(payload.get(key, "")) for key in ("kind", "text", "entry"))
     if payload.get("digest") and payload["digest"] != digest(kind, text, entry):
         raise PayloadError("the packaged function does not match its digest: it was changed on the way")

@@ -15,8 +15,6 @@ from typing import Any
 
 from . import env, progress, termination
 
-__all__ = ["OBJECTIVE_METRIC", "RUNG_METRIC", "Objective", "Paused"]
-
 #: Names of metrics in the status of a TrainJob: that with [value, step, best], and the begin of those of rungs, with
 #: [step, value, milliseconds].
 OBJECTIVE_METRIC = "trainjob/objective"
@@ -122,11 +120,7 @@ class Objective:
         return self.until is not None and (self.values["step"] or -math.inf) >= self.until
 
     def pause(self, step: int) -> None:
-        """Let the training end at a step whose checkpoint is complete.
-
-        Raises:
-            Paused: Always.
-        """
+        """Let the training end at a step whose checkpoint is complete."""
         progress.flush()
         if env.rank() == 0:
             termination.report_values(Path(env.setting(env.TERMINATION_LOG)), paused_at=step)

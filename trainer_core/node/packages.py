@@ -8,8 +8,6 @@ downloads nothing that the image already has.
 from __future__ import annotations
 
 import collections
-import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import json
@@ -19,16 +17,15 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import files
+from . import files, locks
 
-__all__ = ["PackageInstallError", "create_virtualenv", "ensure_packages"]
-
-#: Created last: the environment is complete.
-_MARKER = "ready"
+#: File of an environment that is created last: the environment is complete.
+MARKER = "trainjob-ready"
 _LAST_LINES = 20
 _PIP = ("install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--requirement")
 
@@ -48,7 +45,20 @@ def ensure_packages(wanted: Mapping[str, Any]) -> str:
     if not wanted["packages"]:
         return sys.executable
     try:
-        environment = _environment(wanted)
+        folder = _folder(wanted)
+        environment = folder / "environment"
+        install = partial(_install, requirements=folder / "requirements.txt", wanted=wanted)
+        build_environment(environment, folder, importlib.util.find_spec("pip") is None, install)
+    except ImportError:
+        raise PackageInstallError(
+            f"{_named(wanted)} cannot be installed: this image's Python has no venv module; use an image with "
+            "venv or with the packages"
+        ) from None
+    except subprocess.CalledProcessError:
+        raise PackageInstallError(
+            f"{_named(wanted)} cannot be installed: this image has neither pip nor ensurepip; use an image with "
+            "pip or with the packages"
+        ) from None
     except OSError as error:
         raise PackageInstallError(f"{_named(wanted)} cannot be installed: {error}") from error
     # Commands of the packages are on PATH, too.
@@ -57,17 +67,28 @@ def ensure_packages(wanted: Mapping[str, Any]) -> str:
     return str(environment / "bin" / "python")
 
 
-def _environment(wanted: Mapping[str, Any]) -> Path:
-    folder = _folder(wanted)
-    environment = folder / "environment"
-    # All ranks of a node may arrive here at once; the first one installs.
-    with _locked(folder):
-        if not (folder / _MARKER).exists():
+def build_environment(environment: Path, lock: Path, with_pip: bool, install: Callable[[Path], object]) -> None:
+    """Build an environment unless it is complete, as `install` does with its interpreter.
+
+    Of several processes that need it, one builds it and the others wait.
+    """
+    marker = environment / MARKER
+    with locks.locked(lock):
+        if marker.exists():
+            # Its time is that of the last use.
+            marker.touch()
+            return
+        shutil.rmtree(environment, ignore_errors=True)
+        try:
+            _create_virtualenv(environment)
+            python = environment / "bin" / "python"
+            if with_pip:
+                subprocess.run([str(python), "-m", "ensurepip"], stdin=subprocess.DEVNULL, check=True)
+            install(python)
+            marker.touch(mode=0o600)
+        except BaseException:
             shutil.rmtree(environment, ignore_errors=True)
-            _make(environment, wanted)
-            _install(environment, folder / "requirements.txt", wanted)
-            (folder / _MARKER).touch()
-    return environment
+            raise
 
 
 def _folder(wanted: Mapping[str, Any]) -> Path:
@@ -78,31 +99,11 @@ def _folder(wanted: Mapping[str, Any]) -> Path:
     return shared if files.make_private(shared) else Path(tempfile.mkdtemp(prefix="trainjob-packages-"))
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _make(environment: Path, wanted: Mapping[str, Any]) -> None:
-    try:
-        create_virtualenv(environment)
-    except ImportError:
-        raise PackageInstallError(
-            f"{_named(wanted)} cannot be installed: this image's Python has no venv module; use an image with "
-            "venv or with the packages"
-        ) from None
-
-
-def create_virtualenv(folder: Path, with_pip: bool = False) -> None:
+def _create_virtualenv(folder: Path) -> None:
     """Create a virtual environment that also sees the packages of this interpreter."""
     import venv  # Some images do not have it.
 
-    venv.create(folder, symlinks=True, with_pip=with_pip)
+    venv.create(folder, symlinks=True)
     base = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *_list_site_folders()))
     # addsitedir instead of the bare path: packages of the base interpreter may have .pth files.
     lines = [f"import site; site.addsitedir({path!r})\n" for path in base]
@@ -114,15 +115,9 @@ def _list_site_folders() -> list[str]:
     return [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
 
 
-def _install(environment: Path, requirements: Path, wanted: Mapping[str, Any]) -> None:
-    python = str(environment / "bin" / "python")
-    if importlib.util.find_spec("pip") is None and _run([python, "-m", "ensurepip"], dict(os.environ))[0] != 0:
-        raise PackageInstallError(
-            f"{_named(wanted)} cannot be installed: this image has neither pip nor ensurepip; use an image with "
-            "pip or with the packages"
-        )
+def _install(python: Path, requirements: Path, wanted: Mapping[str, Any]) -> None:
     requirements.write_text("\n".join(wanted["packages"]) + "\n", encoding="utf-8")
-    code, last = _run([python, "-m", "pip", *_PIP, str(requirements)], _settings(wanted["index_urls"]))
+    code, last = _run([str(python), "-m", "pip", *_PIP, str(requirements)], _settings(wanted["index_urls"]))
     if code != 0:
         reason = next((line for line in last if line.startswith("ERROR: ")), f"exit code {code}")
         raise PackageInstallError(f"pip could not install {_named(wanted)}: {reason}", "\n".join(last))

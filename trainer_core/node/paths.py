@@ -6,8 +6,6 @@ from pathlib import Path
 
 from . import env
 
-__all__ = ["dataset_path", "model_path", "output_path"]
-
 
 def dataset_path() -> Path:
     """Return the folder with the dataset that the initializer fetched.

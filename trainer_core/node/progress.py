@@ -20,20 +20,6 @@ from . import env
 if TYPE_CHECKING:
     from .objective import Objective
 
-__all__ = [
-    "INTERVAL",
-    "PREFIX",
-    "Reporter",
-    "flush",
-    "get_objective",
-    "is_called",
-    "note",
-    "progress",
-    "report_metrics",
-    "reset",
-    "to_number",
-]
-
 PREFIX = "[trainjob:progress] "
 #: Seconds between two lines: frequent enough for a progress bar, and cheap.
 INTERVAL = 0.5
@@ -111,12 +97,7 @@ def reset() -> None:
 
 
 class Reporter:
-    """Prints progress lines, at most one per interval.
-
-    Args:
-        clock: Monotonic clock, in seconds.
-        interval: Seconds between two lines.
-    """
+    """Prints progress lines, at most one per interval."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, interval: float = INTERVAL) -> None:
         self._clock = clock

@@ -20,8 +20,6 @@ from typing import Any
 
 from . import env
 
-__all__ = ["ProjectError", "decompress", "enter", "folders", "shorten", "unpack", "write_all"]
-
 #: Folders of the user's files in this process, with a separator at the end.
 folders: list[str] = []
 
@@ -43,7 +41,6 @@ def unpack(project: Mapping[str, Any], parent: str) -> str:
 
 
 def decompress(data: bytes | str, digest: str) -> bytes:
-    """Return the uncompressed files."""
     try:
         text = zlib.decompress(base64.b64decode(data) if isinstance(data, str) else data)
     except (ValueError, zlib.error):

@@ -8,10 +8,8 @@ import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from . import files
+from . import files, locks
 from .project import ProjectError, decompress, write_all
-
-__all__ = ["FetchError", "unpack"]
 
 #: Seconds to wait for another process of this machine that fetches them.
 _TIMEOUT = 600.0
@@ -25,7 +23,7 @@ class FetchError(ProjectError):
 
 def unpack(uri: str, digest: str, folder: str) -> str:
     """Write the files of an object into a folder, unless another process of the node has done it; return the folder."""
-    with files.locked(Path(folder).parent, _TIMEOUT):
+    with locks.locked_if_possible(Path(folder).parent, _TIMEOUT):
         # A folder is complete: it has got its name after its files.
         return folder if Path(folder).is_dir() else write_all(_fetch(uri, digest), folder)
 
@@ -46,7 +44,7 @@ def _fetch_once(bucket: str, key: str, digest: str) -> bytes:
     """Return the files of an object in a bucket, which is kept for the other jobs and processes of this machine."""
     cache = Path(tempfile.gettempdir(), f"trainjob-code-{os.geteuid()}")
     is_private = files.make_private(cache)
-    with files.locked(cache, _TIMEOUT):
+    with locks.locked_if_possible(cache, _TIMEOUT):
         kept = cache / digest
         if is_private and kept.is_file():
             with contextlib.suppress(ProjectError):  # Damaged, as by a crash of the machine.

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["RankLines"]
-
 #: Seconds between two states of a progress bar in the log.
 _BAR_INTERVAL = 10.0
 #: Characters of a line that is written although it has not ended.
@@ -49,7 +47,6 @@ class RankLines:
             self._write(lines)
 
     def writelines(self, lines: Any) -> None:
-        """Write several strings."""
         self.write("".join(lines))
 
     def _write(self, lines: list[str]) -> None:

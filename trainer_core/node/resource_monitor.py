@@ -21,8 +21,6 @@ from typing import NamedTuple
 
 from . import env, termination
 
-__all__ = ["PREFIX", "Gpu", "GpuQuery", "Monitor", "Usage", "get_interval", "parse_gpus", "read_usage", "start_process"]
-
 PREFIX = "[trainjob:resources] "
 #: Default seconds between two reports.
 INTERVAL = 10.0
@@ -145,7 +143,6 @@ class GpuQuery:
         return parse_gpus(lines.decode("utf-8", "replace"), self._visible or "")
 
     def close(self) -> None:
-        """End the program."""
         if self._process is not None:
             with self._process as process:
                 process.kill()
@@ -181,7 +178,6 @@ class Monitor:
                 self._report(samples, readings)
 
     def close(self) -> None:
-        """End the program that reads the GPUs."""
         self._gpus.close()
 
     def _report(self, samples: list[tuple[float, Usage]], readings: list[Gpu]) -> None:

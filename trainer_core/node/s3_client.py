@@ -28,8 +28,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-__all__ = ["Bucket", "Entry", "S3Error"]
-
 #: Bytes of a part of an upload and of a piece of a download; S3 accepts 10,000 parts.
 _PIECE, _MAX_PARTS = 16 * 2**20, 10_000
 _WORKERS = 8
@@ -130,7 +128,6 @@ class Bucket:
             raise
 
     def put(self, key: str, body: bytes) -> None:
-        """Write an object."""
         self._request("PUT", key, body=body)
 
     def create(self, key: str, body: bytes) -> None:
@@ -163,7 +160,6 @@ class Bucket:
             query["continuation-token"] = token
 
     def read_clock(self) -> float:
-        """Return the time of the storage in seconds since 1970."""
         date = self._request("GET", "", {"list-type": "2", "max-keys": "1"}).headers.get("Date")
         return parsedate_to_datetime(date).timestamp() if date else time.time()
 

@@ -26,14 +26,14 @@ from .trainer_status import CA_CERT, KEPT, NAMES, TOKEN, URL
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["StatusServer"]
-
 _API = "/apis/trainer.kubeflow.org/"
 _MAX_BODY = 65_536
 _MAX_HEADERS = 16_384
 #: Seconds for one request, and between two: a client that floods the server takes no time from the training.
 _PATIENCE = 2.0
 _PAUSE = 0.05
+#: Seconds between two reads of the bars of tqdm.
+_BARS = 5.0
 #: Seconds to pass the last report on, after the function has returned.
 _LAST_REPORT = 5.0
 _REASONS = {
@@ -58,6 +58,8 @@ class StatusServer:
         self._token = b""
         self._path = ""
         self._total: float = 0
+        self._bar: tuple[float, float] | None = None
+        self._is_used = False
         self._before: dict[str, str | None] = {}
         self._socket: socket.socket | None = None
         self._reports: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -81,6 +83,7 @@ class StatusServer:
         self._token = os.urandom(32).hex().encode()
         files.replace(self._token_path, self._token)
         listener = socket.create_server(("127.0.0.1", 0), backlog=8)
+        listener.settimeout(_BARS)
         self._path = urlsplit(trainer_status.get(URL)).path
         if self._path:
             self._forwarder.start()
@@ -117,8 +120,12 @@ class StatusServer:
 
     def _serve(self, listener: socket.socket) -> None:
         while listener.fileno() >= 0:
-            with contextlib.suppress(OSError):
-                connection, _ = listener.accept()
+            with contextlib.suppress(Exception):  # A client that breaks off, bars that another thread changes.
+                try:
+                    connection, _ = listener.accept()
+                except TimeoutError:
+                    self._show_bar()
+                    continue
                 with connection:
                     self._answer(connection)
             time.sleep(_PAUSE)
@@ -192,6 +199,22 @@ class StatusServer:
             # The first and the last report of transformers have no step.
             total = total or 100
             step = round(percent * total / 100)
+        self._is_used = True
+        self._print(step, total, metrics)
+
+    def _show_bar(self) -> None:
+        """Show the outermost bar of tqdm, unless a library reports to this server. Bars of bytes are downloads."""
+        tqdm = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+        bars = [bar for bar in getattr(tqdm, "_instances", ()) if bar.total and bar.unit != "B"]
+        if bars and not self._is_used:
+            outermost = min(bars, key=lambda bar: abs(bar.pos))
+            state = (outermost.n, outermost.total)
+            if state != self._bar:
+                self._bar = state
+                self._print(*state)
+
+    @staticmethod
+    def _print(step: float | None, total: float | None, metrics: Mapping[str, Any] | None = None) -> None:
         # The function may have imported another copy of this package. What it reports itself comes first.
         module = sys.modules.get("trainer_core.node.progress", progress)
         if not getattr(module, "is_called", False):

@@ -12,8 +12,6 @@ from typing import Any
 
 from .checkpoint_folder import say
 
-__all__ = ["StopSignal", "leave_group"]
-
 #: Seconds before SIGKILL at which a process that was told to stop ends without a checkpoint.
 _RESERVE = 2.0
 

@@ -17,19 +17,7 @@ from traceback import TracebackException
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from . import env, files, jsonable, project
-
-__all__ = [
-    "encode_error",
-    "encode_result",
-    "error_record",
-    "parse_record",
-    "report_error",
-    "report_record",
-    "report_result",
-    "report_values",
-    "result_record",
-]
+from . import env, files, jsonable, locks, project
 
 #: Steps of checkpoints and of a pause, and what else is in a record beside a result or error.
 _STEPS = ("checkpoint", "resumed_from", "paused_at")
@@ -37,6 +25,8 @@ _KEPT = ("resources", "objective", *_STEPS)
 #: Size limits of a message and of a note, in bytes of JSON.
 _MESSAGE_LIMIT = 1024
 _NOTE_LIMIT = 512
+#: Time to wait for the other processes of a node, which hold the lock for one small write each.
+_LOCK_SECONDS = 5.0
 #: Marks truncated text.
 _CUT = "[…] "
 
@@ -172,7 +162,7 @@ def report_values(path: Path, **values: Any) -> None:
 
     A record without room for it, and what another program wrote to the file, stay as they are.
     """
-    with contextlib.suppress(OSError), files.locked(path.absolute().parent):
+    with contextlib.suppress(OSError), locks.locked_if_possible(path.absolute().parent, _LOCK_SECONDS):
         data = path.read_bytes() if path.is_file() else b""
         record = parse_record(data) if data.strip() else {}
         if record is not None and len(new := _encode({**record, **values})) <= env.RECORD_LIMIT:
@@ -183,7 +173,7 @@ def _report(what: str, encode: Callable[[int], bytes]) -> None:
     """Write what `encode` returns for a size limit, and what `report_values` wrote if there is room for both."""
     path = Path(env.setting(env.TERMINATION_LOG))
     try:
-        with files.locked(path.absolute().parent):
+        with locks.locked_if_possible(path.absolute().parent, _LOCK_SECONDS):
             record = _read_record(path)
             if not _has_error(record):
                 kept = _select_kept(record)

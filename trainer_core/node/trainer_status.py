@@ -19,8 +19,6 @@ from urllib.parse import urlsplit
 from . import env
 from .progress import get_objective, progress
 
-__all__ = ["INTERVAL", "KEPT", "NAMES", "build_status", "get", "send", "update_trainjob_status"]
-
 #: Variables of Trainer's controller: a URL and two paths. While `status_server` runs, the libraries find its own values
 #: there, and those of the controller have names with a prefix.
 NAMES = URL, TOKEN, CA_CERT = (
@@ -92,7 +90,6 @@ def _is_due(percent: int | None) -> bool:
 
 
 def build_status(percent: int | None, remaining: int | None, metrics: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the body of a report."""
     status: dict[str, Any] = {"lastUpdatedTime": datetime.now(timezone.utc).isoformat(timespec="seconds")}
     if percent is not None:
         status["progressPercentage"] = max(0, min(100, int(percent)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trainer_core import naming, validation
 from trainer_core.options.base import BaseOption, section
 from trainer_core.options.checkpoints import Checkpoints
+from trainer_core.options.more_memory import MoreMemory
 from trainer_core.options.on_backend import OnBackend
 from trainer_core.options.patches import (
     ContainerPatch,
@@ -45,6 +46,7 @@ __all__ = [
     "JobTemplatePatch",
     "Labels",
     "ManagedBy",
+    "MoreMemory",
     "Name",
     "OnBackend",
     "PodSpecPatch",

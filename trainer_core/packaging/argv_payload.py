@@ -1,8 +1,8 @@
 """Render a packaged function as the command of a container, byte for byte and without a shell.
 
 ``python3 -c`` runs `node/unpack.py`, which unpacks the rest from its arguments: the files of `node`, the function, and
-the packages to install. No mount and no change of the image is needed. The files that all jobs share take about 26 KB,
-35 KB as the text of the arguments.
+the packages to install. No mount and no change of the image is needed. The files that all jobs share take about 29 KB,
+39 KB as the text of the arguments.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import ast
 import base64
 import io
 import json
-import re
 import tokenize
 import zlib
 from collections.abc import Iterator, Sequence
@@ -25,8 +24,6 @@ from trainer_core.node import launch as launching
 from trainer_core.packaging import serializer
 from trainer_core.request import Code
 from trainer_core.secrets import has_credentials
-
-__all__ = ["UNPACKER", "Launcher", "render_argv"]
 
 #: What starts the processes of a node.
 Launcher: TypeAlias = Literal["torchrun", "python", "mpirun"]
@@ -45,8 +42,6 @@ _S3_FILES = ("checkpoint_s3.py", "s3_client.py")
 _FETCH_FILE = "project_fetch.py"
 _OBJECTIVE_FILE = "objective.py"
 _HOSTFILE = "/etc/mpi/hostfile"
-#: Their imports are left out where types alone need them.
-_MODULES_OF_TYPES = ("collections.abc", "types", "typing")
 
 
 def render_argv(
@@ -59,7 +54,10 @@ def render_argv(
     s3: bool = False,
     is_trial: bool = False,
 ) -> list[str]:
-    """Return the command of a container that runs a function; equal functions give equal commands."""
+    """Return the command of a container that runs a function; equal functions give equal commands.
+
+    ``def train(): ...`` → ``["python3", "-c", "<text of unpack.py>", "python", "eNrtvXt32zi2J/r/fAqM..."]``
+    """
     _check_index_urls(pip_index_urls)
     # Sorted keys: requests with another key order are equal and must give equal arguments.
     payload = json.dumps(json.loads(serializer.payload(code.model_dump())), sort_keys=True)
@@ -87,41 +85,30 @@ def render_argv(
 @cache
 def _read_node_kit(left_out: frozenset[str] = frozenset()) -> dict[str, str]:
     """Return the files that every node needs, without some: text by path."""
-    kit = {path: _strip_comments(text) for path, text in serializer.shipped_files().items()}
+    kit = {path: _strip(text) for path, text in serializer.shipped_files().items()}
     # The order by size compresses better than that by name, and files that resemble each other compress best together.
     ordered = sorted(kit.items(), key=lambda item: ("checkpoint" not in item[0], len(item[1]), item[0]))
     return {path: text for path, text in ordered if Path(path).name not in {_UNPACKER, *left_out}}
 
 
-def _strip_comments(text: str) -> str:
-    """Return a program without docstrings, ``__all__``, types, comments, wide indents and spaces beside operators.
+def _strip(text: str) -> str:
+    """Return a program without comments, docstrings, and the types of arguments and results.
 
-    The numbers of the other lines stay the same.
+    They are cut out of the text: what Python 3.12 writes from a tree, Python 3.11 cannot read. The numbers of the other
+    lines stay the same.
     """
-    lines = text.splitlines()
-    tree = ast.parse(text)
+    lines, tree = text.splitlines(), ast.parse(text)
     # From the end, so that the columns of what is before stay the same. The files are ASCII: a column is a byte.
-    for row, first, last in sorted([*_find_annotations(tree, lines), *_find_comments(text)], reverse=True):
-        lines[row] = lines[row][:first] + lines[row][last:]
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    for node in (each for each in ast.walk(tree) if isinstance(each, kinds) and ast.get_docstring(each)):
-        first, last = node.body[0].lineno - 1, node.body[0].end_lineno or 0
-        indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
-        # A body may consist of its docstring alone, and a __future__ import may follow nothing but a string.
-        lines[first:last] = [f'{indent}""', *[""] * (last - first - 1)]
-    text = "\n".join(lines)
-    for each in (each for each in tree.body if _is_unused(each, text)):
-        lines[each.lineno - 1 : each.end_lineno] = [""] * ((each.end_lineno or 0) - each.lineno + 1)
-    for row, first, last in sorted(_find_spaces("\n".join(lines) + "\n"), reverse=True):
-        lines[row] = lines[row][:first] + lines[row][last:]
-    # No file of the kit has another string of several lines, whose indents would count.
-    return "\n".join(_shorten_indent(line.rstrip()) for line in lines) + "\n"
-
-
-def _shorten_indent(line: str) -> str:
-    """Indent by one space for four. Lines that continue others may have any indent."""
-    code = line.lstrip(" ")
-    return " " * -((len(code) - len(line)) // 4) + code
+    for row, first, last in sorted([*_find_comments(text), *_find_types(tree, lines)], reverse=True):
+        lines[row] = lines[row][:first].rstrip() + lines[row][last:]
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
+            docstring = node.body[0]
+            # A body may consist of its docstring alone.
+            empty = " " * docstring.col_offset + '""'
+            count = (docstring.end_lineno or 0) - docstring.lineno
+            lines[docstring.lineno - 1 : docstring.end_lineno] = [empty, *[""] * count]
+    return "\n".join(lines) + "\n"
 
 
 def _find_comments(text: str) -> Iterator[tuple[int, int, int]]:
@@ -131,40 +118,14 @@ def _find_comments(text: str) -> Iterator[tuple[int, int, int]]:
             yield token.start[0] - 1, token.start[1], token.end[1]
 
 
-def _find_spaces(text: str) -> Iterator[tuple[int, int, int]]:
-    """Yield row, first and last column of the spaces beside operators. Those in strings stay."""
-    before, depth = None, 0
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        # From Python 3.12 on the parts of an f-string are tokens.
-        depth += {"FSTRING_START": 1, "FSTRING_END": -1}.get(tokenize.tok_name[token.type], 0)
-        if before and not depth and before.end[0] == token.start[0] and tokenize.OP in (before.type, token.type):
-            yield token.start[0] - 1, before.end[1], token.start[1]
-        before = token
-
-
-def _find_annotations(tree: ast.Module, lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-    """Yield row, first and last column of the types of arguments, results and variables. They are never evaluated."""
-    fields = {id(each) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for each in node.body}
+def _find_types(tree: ast.Module, lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
+    """Yield row, first and last column of the types of arguments and results, each of which is on one line."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.AnnAssign) and node.value and id(node) not in fields:
-            yield node.lineno - 1, node.target.end_col_offset or 0, node.annotation.end_col_offset or 0
-        elif isinstance(node, ast.arg) and node.annotation:
+        if isinstance(node, ast.arg) and node.annotation:
             yield node.lineno - 1, node.col_offset + len(node.arg), node.annotation.end_col_offset or 0
         elif isinstance(node, ast.FunctionDef) and node.returns:
             row = node.returns.lineno - 1
             yield row, lines[row].rindex(" ->", 0, node.returns.col_offset), node.returns.end_col_offset or 0
-
-
-def _is_unused(statement: ast.stmt, text: str) -> bool:
-    """Return whether a statement only names exports, or imports what types alone need."""
-    if isinstance(statement, ast.Assign):
-        return ast.unparse(statement.targets[0]) == "__all__"
-    if isinstance(statement, ast.If):
-        return ast.unparse(statement.test) == "TYPE_CHECKING"
-    if not isinstance(statement, ast.ImportFrom) or statement.module not in _MODULES_OF_TYPES:
-        return False
-    names = {each.name for each in statement.names} - {"TYPE_CHECKING"}
-    return all(len(re.findall(rf"\b{name}\b", text)) == 1 for name in names)
 
 
 def _check_index_urls(urls: Sequence[str]) -> None:

@@ -12,12 +12,14 @@ from typing import Any
 from trainer_core import validation
 from trainer_core.secrets import redact
 
-__all__ = ["check_func_args", "coerce", "declared_types"]
-
 #: Types to which strings and numbers are converted, by the spelling of the annotation.
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"} | dict.fromkeys(("list", "List"), "list")
 _TYPES |= dict.fromkeys(("dict", "Dict"), "dict")
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
+
+
+class PartialArgs(dict[str, Any]):
+    """Arguments to which others are added later, so that required ones may be missing."""
 
 
 def check_func_args(func: Callable[..., Any], args: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -28,7 +30,8 @@ def check_func_args(func: Callable[..., Any], args: Mapping[str, Any] | None) ->
     plain = check_json(args)
     parameters = _signature(func)
     if parameters is not None:
-        _check_names(getattr(func, "__qualname__", type(func).__name__), parameters, plain)
+        given = parameters if isinstance(args, PartialArgs) else plain
+        _check_names(getattr(func, "__qualname__", type(func).__name__), parameters, plain, given)
     return plain
 
 
@@ -70,7 +73,9 @@ def _signature(func: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | No
         return None  # Some functions written in C have no signature.
 
 
-def _check_names(name: str, parameters: Mapping[str, inspect.Parameter], args: Mapping[str, Any]) -> None:
+def _check_names(
+    name: str, parameters: Mapping[str, inspect.Parameter], args: Mapping[str, Any], given: Mapping[str, Any]
+) -> None:
     named = {n: p for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     positional = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
     if positional:
@@ -82,7 +87,7 @@ def _check_names(name: str, parameters: Mapping[str, inspect.Parameter], args: M
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         known = f"its parameters are {_listed(named)}" if named else "it has no parameters"
         raise ValueError(f"{name} has no parameter {_listed(unknown)}; {known}")
-    missing = [n for n, p in named.items() if p.default is p.empty and n not in args]
+    missing = [n for n, p in named.items() if p.default is p.empty and n not in given]
     if missing:
         raise ValueError(f"{name} requires {_listed(missing)}; add it to func_args")
 

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from trainer_core.secrets import has_credentials, mask_credentials
 
-__all__ = ["GitCommit", "fetch_commit", "parse_git_uri"]
-
 _URI = re.compile(
     r"git\+(?P<url>(?:https|ssh|file)://\S+)@(?P<commit>[0-9a-f]{40})(?:#subdirectory=(?P<folder>[^\s#]+))?"
 )
@@ -39,12 +37,10 @@ class GitCommit:
 
     @property
     def name(self) -> str:
-        """Name of the repository."""
         return self.url.rstrip("/").rpartition("/")[2].removesuffix(".git") or "repository"
 
 
 def parse_git_uri(uri: str) -> GitCommit:
-    """Return the commit that a URI names."""
     if has_credentials(uri):
         raise ValueError("code: the git URL contains a user or password; use git's credential helper")
     match = _URI.fullmatch(uri)

@@ -25,8 +25,6 @@ from trainer_core.text import format_size
 if TYPE_CHECKING:
     from trainer_core.packaging.git_commit import GitCommit
 
-__all__ = ["CodePaths", "Project", "check_code", "describe_size", "read_files", "read_project"]
-
 #: A folder, a file, or a list of paths and patterns.
 CodePaths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -83,7 +81,6 @@ class Project:
         return replace(self, top=top)
 
     def list_paths(self) -> list[str]:
-        """Return the paths that the files have in the job."""
         return [self._place(path) for path in sorted(self.files)]
 
     def read(self, path: str) -> bytes | None:
@@ -92,7 +89,10 @@ class Project:
         return self.files.get(inside) if self._place(inside) == path else None
 
     def pack(self, roots: Sequence[str] = ("",)) -> dict[str, Any]:
-        """Return the project as plain data: the compressed files, their digest, number and size, and import roots."""
+        """Return the project as plain data: the compressed files, their digest, number and size, and import roots.
+
+        ``{"train.py": b"x = 1"}`` → ``{"archive": "eNqr…", "digest": "9c1f…", "files": 1, "size": 5, "roots": [""]}``
+        """
         content = {self._place(path): _to_json(data) for path, data in self.files.items()}
         executable = sorted(self._place(path) for path in self.executable)
         text = json.dumps({"executable": executable, "files": content}, sort_keys=True, separators=(",", ":")).encode()

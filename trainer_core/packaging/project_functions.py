@@ -12,8 +12,6 @@ from typing import Any
 
 from trainer_core.packaging.project import Project
 
-__all__ = ["Module", "find_module", "find_reference", "list_roots", "read_signature"]
-
 _LISTED = 5
 
 
@@ -49,7 +47,6 @@ def find_reference(func: Callable[..., Any], project: Project) -> str | None:
 
 
 def find_module(reference: str, project: Project) -> Module:
-    """Return the module of a reference."""
     name = reference.partition(":")[0]
     parts = name.split(".")
     for placed in _place(project, parts):

@@ -14,8 +14,6 @@ from typing import Any
 
 from trainer_core.packaging.project import read_files
 
-__all__ = ["find_missing_imports"]
-
 #: Every job has it, and images of the runtimes have the others.
 _ALWAYS_THERE = frozenset(
     {

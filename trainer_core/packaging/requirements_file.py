@@ -18,8 +18,6 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from trainer_core import validation
 
-__all__ = ["is_requirements_file", "read_requirements"]
-
 _COMMENT = re.compile(r"(^|\s+)#.*$")
 #: The project itself, which travels as files.
 _ITSELF = re.compile(r"(-e\s+|--editable[ =]\s*)?\.(/)?")
@@ -33,7 +31,6 @@ def is_requirements_file(path: str) -> bool:
 
 
 def read_requirements(file: str, folder: Path) -> list[str]:
-    """Return the requirements that a file lists."""
     path = folder / file
     if path.name == "uv.lock":
         found = _read_uv_lock(_read_toml(path), path)

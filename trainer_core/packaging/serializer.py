@@ -11,18 +11,18 @@ import importlib
 import inspect
 import json
 import keyword
+import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from trainer_core.node import files, load_function
+from trainer_core.node import load_function
 from trainer_core.packaging import func_args, project_functions, source_extraction
-from trainer_core.packaging.func_args import coerce
 from trainer_core.packaging.project import Project
 from trainer_core.secrets import redact
-
-__all__ = ["BOOTSTRAP", "coerce", "package", "payload", "ship", "shipped_files"]
 
 #: The program of each node process, relative to the folder of `ship`.
 BOOTSTRAP = "trainer_core/node/bootstrap.py"
@@ -50,7 +50,6 @@ def package(
     mode: str = "source",
     project: Project | None = None,
 ) -> dict[str, Any]:
-    """Package a function."""
     if mode not in _MODES:
         raise ValueError(f"packaging={redact(mode)} is unknown; known are {', '.join(_MODES)}")
     if project is not None:
@@ -93,24 +92,25 @@ def payload(code: Mapping[str, Any]) -> str:
     return json.dumps(fields, allow_nan=False)
 
 
-def shipped_files() -> dict[str, str]:
+@cache
+def shipped_files() -> Mapping[str, str]:
     """Return the files that travel with every job: text by relative path, in a fixed order."""
     files_of_node = sorted(Path(__file__).parents[1].joinpath("node").glob("*.py"))
     shipped = {f"trainer_core/node/{file.name}": file.read_text(encoding="utf-8") for file in files_of_node}
-    return {"trainer_core/__init__.py": _INIT_MODULE, _MARKER: "", **shipped}
+    return MappingProxyType({"trainer_core/__init__.py": _INIT_MODULE, _MARKER: "", **shipped})
 
 
 def ship(folder: Path) -> Path:
-    """Write the files that travel with every job into a private folder; return the path of the bootstrap program.
+    """Write the files that travel with every job into a folder of one job; return the path of the bootstrap program.
 
-    Idempotent, also when several processes do it at the same time.
+    Other users can read neither the files nor the folder.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for parent in sorted({Path(relative).parent for relative in shipped_files()}):
+        (folder / parent).mkdir(mode=0o700, exist_ok=True)
     for relative, text in shipped_files().items():
-        path, data = folder / relative, text.encode("utf-8")
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not path.is_file() or path.read_bytes() != data:
-            files.write(path, data)
+        with open(folder / relative, "w", encoding="utf-8", opener=partial(os.open, mode=0o600)) as file:
+            file.write(text)
     return folder / BOOTSTRAP
 
 

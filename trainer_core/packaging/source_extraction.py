@@ -18,8 +18,6 @@ from pathlib import PurePath
 from types import CodeType, FunctionType
 from typing import Any, NoReturn
 
-__all__ = ["extract_source", "find_origin"]
-
 _LAZY = "from __future__ import annotations\n"
 _BLOCK = "if True:\n"
 #: Added by notebooks and gettext; other processes do not have these names.
@@ -31,7 +29,7 @@ _OF_A_MODULE = {
 }
 _AVAILABLE = (set(dir(builtins)) - _ADDED_TO_BUILTINS) | _OF_A_MODULE
 _FIRST_LINE = re.compile(r"\s*(@|def\s)")
-#: Of a notebook's cell, or of code that has no file, nobody could open the file.
+#: A notebook's cell, and code that was typed, have no file that a reader could open.
 _FILE = re.compile(r"(?!__)[A-Za-z_][\w-]*\.py")
 _LOADS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
 _REMEDY = (

@@ -9,18 +9,6 @@ from typing import Any
 from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES
 from trainer_core.k8s.runtimes import ANCESTOR_LABEL, DATASET_INITIALIZER, MODEL_INITIALIZER
 
-__all__ = [
-    "API_VERSION",
-    "INITIALIZERS",
-    "VOLUME",
-    "WEBHOOK",
-    "ReplicatedJob",
-    "get_items",
-    "get_mapping",
-    "get_value",
-    "list_replicated_jobs",
-]
-
 API_VERSION = CLUSTER_TRAINING_RUNTIMES.api_version
 #: Label that turns off the validation webhook for a runtime.
 WEBHOOK = "trainer.kubeflow.org/webhook-validation"
@@ -68,17 +56,14 @@ class ReplicatedJob:
 
     @property
     def job(self) -> Mapping[str, Any]:
-        """Spec of the Job."""
         return get_mapping(self.raw, "template", "spec")
 
     @property
     def pod(self) -> Mapping[str, Any]:
-        """Spec of the pods."""
         return get_mapping(self.job, "template", "spec")
 
     @property
     def pod_path(self) -> str:
-        """Path of the pod spec in the runtime."""
         return f"{self.path}.template.spec.template.spec"
 
     @property
@@ -91,12 +76,10 @@ class ReplicatedJob:
         return next((each for each in get_items(self.pod, "containers") if each.get("name") == name), None)
 
     def mounts(self, volume: str) -> bool:
-        """Return whether a container mounts the volume."""
         containers = [*get_items(self.pod, "containers"), *get_items(self.pod, "initContainers")]
         return any(mount.get("name") == volume for each in containers for mount in get_items(each, "volumeMounts"))
 
     def has_volume(self, volume: str) -> bool:
-        """Return whether the pods define the volume."""
         return any(each.get("name") == volume for each in get_items(self.pod, "volumes"))
 
 

@@ -22,6 +22,7 @@ from trainer_core.k8s.errors import (
     WriteConflictError,
 )
 from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES, TRAINJOBS, ApiResource
+from trainer_core.retries import repeat_while_failing
 from trainer_core.runtime_admin import diff, ml_policies, validate
 from trainer_core.runtime_admin.accessors import INITIALIZERS, get_items, get_mapping, get_value
 from trainer_core.runtime_admin.diagnostics import ERROR, Diagnostic
@@ -227,15 +228,12 @@ class RuntimeAdmin:
 
     def _create_when_free(self, runtime: Raw) -> None:
         """Create the runtime as soon as the deleted one is gone: an older Trainer delays that with a finalizer."""
-        import tenacity  # Comes with the extra `kubernetes`.
-
-        retry = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(ConflictError),
-            wait=tenacity.wait_fixed(_RETRY_INTERVAL),
-            stop=tenacity.stop_after_delay(_DELETE_TIMEOUT),
-            reraise=True,
+        repeat_while_failing(
+            lambda: self.create(runtime),
+            lambda error: isinstance(error, ConflictError),
+            _DELETE_TIMEOUT,
+            pauses=(_RETRY_INTERVAL, _RETRY_INTERVAL),
         )
-        retry(self.create, runtime)
 
     def _dry_run_create(self, kind: ApiResource, runtime: Raw) -> None:
         """Create the runtime as a dry run, under an unused name."""

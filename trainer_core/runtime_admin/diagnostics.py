@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-__all__ = ["ERROR", "WARNING", "Diagnostic", "Diagnostics", "build_error", "build_warning"]
-
 #: The API server refuses the runtime, or its TrainJobs fail without a clear reason.
 ERROR = "error"
 #: The runtime works, with restrictions.
@@ -33,7 +31,6 @@ class Diagnostic:
         return f"{self.severity} {self.rule} {self.path}: {self.message}"
 
     def to_dict(self) -> dict[str, str]:
-        """Return the diagnostic as JSON data."""
         return asdict(self)
 
 
@@ -41,10 +38,8 @@ Diagnostics = Iterator[Diagnostic]
 
 
 def build_error(rule: str, path: str, message: str) -> Diagnostic:
-    """Return a diagnostic of severity ``error``."""
     return Diagnostic(rule, path, message)
 
 
 def build_warning(rule: str, path: str, message: str) -> Diagnostic:
-    """Return a diagnostic of severity ``warning``."""
     return Diagnostic(rule, path, message, WARNING)

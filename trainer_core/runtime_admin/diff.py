@@ -9,8 +9,6 @@ from typing import Any
 
 from trainer_core import resources
 
-__all__ = ["Change", "build_patch", "list_changes"]
-
 Raw = Mapping[str, Any]
 
 #: Defaults in the CRDs of Trainer 2.3.
@@ -73,7 +71,6 @@ class Change:
     fixed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the change as JSON data."""
         return asdict(self)
 
 

@@ -10,8 +10,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["ConvertedCommand", "convert_command"]
-
 _PYTHON = re.compile(r"(.*/)?python[0-9.]*")
 _TORCHRUN = re.compile(r"(.*/)?torchrun")
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")
@@ -47,7 +45,6 @@ class ConvertedCommand:
 
 
 def convert_command(command: Sequence[str] | None, args: Sequence[str] | None, nodes: int) -> ConvertedCommand:
-    """Convert the command of a container."""
     if not command:
         return _convert_entry_point(args, nodes)
     words = [*command, *(args or ())]

@@ -18,8 +18,6 @@ from trainer_core.options.scheduling import VOLCANO_QUEUE
 from trainer_core.runtime_admin.accessors import API_VERSION
 from trainer_core.runtime_admin.launch_command import convert_command
 
-__all__ = ["Migration", "Note", "RunPolicy", "convert_run_policy", "iterate_pytorch_jobs", "migrate_pytorch_job"]
-
 Raw = dict[str, Any]
 
 _MAIN = "pytorch"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-__all__ = ["ANY", "NEWEST", "REMOVED_FIELDS", "VERSIONS", "MlPolicyFields", "get_fields", "parse_openapi"]
-
 #: Fields of each policy, by the name of the policy.
 MlPolicyFields: TypeAlias = Mapping[str, tuple[str, ...]]
 

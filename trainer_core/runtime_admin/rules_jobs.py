@@ -19,8 +19,6 @@ from trainer_core.runtime_admin.accessors import (
 )
 from trainer_core.runtime_admin.diagnostics import Diagnostics, build_error, build_warning
 
-__all__ = ["RULES"]
-
 Raw = Mapping[str, Any]
 
 _DNS1035 = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -19,8 +19,6 @@ from trainer_core.runtime_admin.diagnostics import Diagnostic, Diagnostics, buil
 from trainer_core.runtime_admin.ml_policies import REMOVED_FIELDS, MlPolicyFields
 from trainer_core.runtime_admin.runtime_builder import TORCHTUNE_MODELS
 
-__all__ = ["RULES", "check_ml_policy"]
-
 Raw = Mapping[str, Any]
 
 _POD_GROUP_POLICIES = {"coscheduling": ("scheduleTimeoutSeconds",), "volcano": ("networkTopology",)}

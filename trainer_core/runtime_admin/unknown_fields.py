@@ -11,8 +11,6 @@ from typing import Any
 
 from trainer_core.runtime_admin.diagnostics import Diagnostics, build_error
 
-__all__ = ["check_unknown_fields", "find_unknown_fields"]
-
 
 def check_unknown_fields(runtime: Mapping[str, Any]) -> Diagnostics:
     """V16: the pods and jobs of a runtime have only fields that exist, with the nearest name of one that does not."""

@@ -10,8 +10,6 @@ from trainer_core.k8s.runtimes import FRAMEWORK_LABEL
 from trainer_core.runtime_admin.accessors import get_mapping
 from trainer_core.runtime_admin.ml_policies import NEWEST
 
-__all__ = ["upgrade_runtime"]
-
 _TORCH = "spec.mlPolicy.torch"
 
 

@@ -9,12 +9,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
+from importlib.util import find_spec
 from typing import Any, Literal, TypeAlias
 
 from trainer_core import validation
-from trainer_core.search.optuna_sampler import check_sampler
-from trainer_core.search.space import Distribution, parse_space
+from trainer_core.search.space import Distribution, count_cells, draw, parse_space
 from trainer_core.secrets import redact
+from trainer_core.text import missing_extra
 
 __all__ = [
     "Algorithm",
@@ -33,6 +34,16 @@ __all__ = [
 
 _MAX_TRIALS = 100_000
 _VALUES = ("last", "min", "max", "best")
+
+
+#: Samplers that are functions of a history, with their settings that are plain data.
+SAMPLERS: dict[str, dict[str, type]] = {
+    "tpe": {"n_startup_trials": int, "n_ei_candidates": int, "group": bool},
+    "gp": {"n_startup_trials": int, "deterministic_objective": bool},
+}
+ALWAYS_SET: dict[str, dict[str, bool]] = {"tpe": {"multivariate": True, "constant_liar": True}, "gp": {}}
+#: Packages beside optuna that a sampler imports.
+_PACKAGES: dict[str, tuple[str, ...]] = {"tpe": (), "gp": ("scipy", "torch")}
 
 
 class Direction(str, Enum):
@@ -150,10 +161,9 @@ class RandomSearch:
         """
         if self.random_state is None:
             raise ValueError("RandomSearch needs a random_state to draw samples, such as RandomSearch(random_state=1)")
-        from trainer_core.search.sampling import suggest  # It imports this module.
-
-        parsed = parse_space(space)
-        return [suggest(parsed, self, str(self.random_state), trial, (), {}) for trial in range(count)]
+        seed = str(self.random_state)
+        parsed = parse_space(space).items()
+        return [{name: draw(each, seed, trial, name) for name, each in parsed} for trial in range(count)]
 
 
 @dataclass(frozen=True)
@@ -190,7 +200,7 @@ class OptunaSampler:
         lag: int | Literal["any"] | None = None,
         **settings: Any,
     ) -> None:
-        check_sampler(name, settings)
+        _check_sampler(name, settings)
         for key, value in (("name", name), ("random_state", random_state), ("lag", lag), ("settings", settings)):
             object.__setattr__(self, key, value)
         _check_seed(self)
@@ -304,10 +314,13 @@ class SearchDefinition:
             raise ValueError(f"trial_config must be a TrialConfig or a dict of its fields, got {redact(config)}")
         chosen = _parse_named("algorithm", algorithm, (RandomSearch, GridSearch, OptunaSampler)) or RandomSearch()
         if isinstance(chosen, GridSearch):
-            from trainer_core.search.sampling import count_cells  # It imports this module.
-
             count_cells(space)
         policy = _parse_named("stop", stop, (Asha, MedianStop))
+        promotes = isinstance(policy, Asha) and policy.promote
+        if promotes and isinstance(chosen, OptunaSampler) and chosen.lag not in (None, "any"):
+            raise ValueError(
+                "OptunaSampler with a lag waits for trials to end, but Asha with promote pauses them; leave out the lag"
+            )
         return cls(space, _parse_objectives(objectives), config, chosen, policy)
 
     @classmethod
@@ -471,6 +484,34 @@ def _to_positive(what: str, value: Any) -> float:
     if number <= 0:
         raise ValueError(f"{what} must be greater than 0, got {redact(value)}")
     return int(number) if number.is_integer() else number
+
+
+def _check_sampler(name: Any, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError for a sampler that cannot be used here. Does not import optuna, which takes 0.3 s."""
+    if name not in tuple(SAMPLERS):
+        raise ValueError(
+            f"OptunaSampler: name must be one of {', '.join(SAMPLERS)}, whose suggestions are a function of the trials "
+            f"before; got {redact(name)}"
+        )
+    for key, value in settings.items():
+        kind = SAMPLERS[name].get(key)
+        if key == "seed" or key in ALWAYS_SET[name]:
+            raise ValueError(f"OptunaSampler: {key} is set for each trial; use random_state for the seed of the search")
+        if kind is None:
+            known = ", ".join(SAMPLERS[name])
+            raise ValueError(f"OptunaSampler: {name!r} has no setting {redact(key)}; it has {known}")
+        if type(value) is not kind or (isinstance(value, int) and value is not False and value < 1):
+            raise ValueError(
+                f"OptunaSampler: {key} must be {'a whole number of at least 1' if kind is int else 'true or false'}, "
+                f"got {redact(value)}"
+            )
+    if find_spec("optuna") is None:
+        raise ValueError(missing_extra("OptunaSampler", "optuna", "search"))
+    for package in _PACKAGES[name]:
+        if find_spec(package) is None:
+            raise ValueError(
+                f"OptunaSampler: {name!r} needs the package {package}, which is not installed: pip install {package}"
+            )
 
 
 def _check_seed(algorithm: Any) -> None:

@@ -7,23 +7,41 @@ the same search make one search: the entries have numbers, and one process can c
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from trainer_core import naming
 from trainer_core.change_event import ChangeEvent, wait_any, wait_any_async
-from trainer_core.errors import ConflictError, JobNotFoundError, TrainerError, WaitTimeoutError
-from trainer_core.jobs import FAILED, Category, Diagnosis, Observation, Outcome, TrainJobRef
+from trainer_core.config import ClusterConfig
+from trainer_core.errors import (
+    BackendUnavailableError,
+    ConflictError,
+    JobNotFoundError,
+    TrainerError,
+    WaitTimeoutError,
+)
+from trainer_core.jobs import (
+    FAILED,
+    Category,
+    Diagnosis,
+    ObjectiveReport,
+    Observation,
+    Outcome,
+    RungValue,
+    TrainJobRef,
+)
 from trainer_core.lifecycle import adoption, search as decisions, wait_state
 from trainer_core.lifecycle.search import EntryView, Record, SearchTable, Start, Stop
 from trainer_core.request import Owner, SearchEntry, TrainJobRequest
 from trainer_core.search import sampling, template as templates
 from trainer_core.search.definition import OptunaSampler, SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial, parse_lines
+from trainer_core.search.parameters import check_trial
 from trainer_core.search.results import SearchOutcome
 from trainer_core.search.tables import build_outcome
 
@@ -43,6 +61,8 @@ _LIST_SECONDS = 30.0
 _PROGRESS_SECONDS, _OBSERVE_SECONDS = 2.0, 30.0
 #: Seconds between two reads of the processes of a trial that has ended.
 _PROCESS_SECONDS = 0.2
+#: Seconds until a step is repeated after the backend did not answer.
+_RETRY_SECONDS = 2.0
 #: Number of times that an entry of another driver is found in a row before this is an error.
 _MAX_ROUNDS = 1000
 
@@ -57,6 +77,7 @@ class SearchState:
         must_create: Whether something is to be created, by a step with ``create=True``.
         wake_at: When time alone changes the decision, in seconds since 1970. None if never.
         outcome: How the search has ended. None before.
+        is_stale: The backend did not answer: these are the trials as they were.
     """
 
     table: SearchTable
@@ -64,6 +85,7 @@ class SearchState:
     must_create: bool = False
     wake_at: float | None = None
     outcome: SearchOutcome | None = None
+    is_stale: bool = False
 
 
 @dataclass
@@ -103,6 +125,7 @@ class SearchDriver:
         template: The TrainJob of a trial, with an example of each parameter. None as for the definition.
 
     Raises:
+        InvalidRequestError: The trainer has no place for a parameter, or cannot pause at a rung.
         JobNotFoundError: There is no such search, and no definition.
         ConflictError: The search exists with another definition, or has a newer generation.
     """
@@ -124,18 +147,30 @@ class SearchDriver:
         self._listed = 0.0
         self._stops: list[threading.Thread] = []
         self._best: int | None = None
+        self._limits_since = 0.0
+        self._unavailable_since: float | None = None
         self._outcome: SearchOutcome | None = None
         self._is_ready = False
-        self._list_entries()
+        if definition is not None and template is not None:
+            check_trial(template, definition)
+            if client.backend.name == "debug" and definition.stop is not None:
+                _log.warning("The debug backend runs each trial to its end: the stop policy is skipped")
+                definition = replace(definition, stop=None)
+        client.repeat_while_unavailable("The list of a search's TrainJobs", self._list_entries)
         if definition is None or template is None:
             definition, template = self._read_definition()
         self.definition = definition
         self.template = client.backend.resolve_request(templates.strip_template(template))
+        if isinstance(client.config, ClusterConfig):
+            templates.check_project_size(self.template, self.definition.trial_config.num_trials)
         self._check_same_search()
         self._read_settings()
+        self._run = client.runs.open_search(owner, self.template.tracking, self.definition)
         self._is_ready = True
         for entry in self._entries.values():
             self._judge(entry)
+        best = self._decide().table.best
+        self._best = best.number if best else None
 
     @classmethod
     def find(cls, client: TrainerClient, key: str, generation: str | None = None) -> SearchDriver:
@@ -188,7 +223,7 @@ class SearchDriver:
         """Drive the search until it has ended, and return its outcome."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            state = self.step()
+            state = self.try_step()
             if on_change is not None:
                 on_change(state)
             if state.outcome is not None:
@@ -197,6 +232,22 @@ class SearchDriver:
                 raise WaitTimeoutError(f"search {self.name!r} has not ended after {timeout:g} s; its trials continue")
             if not state.must_create:
                 self.wait(state, None if end is None else end - time.monotonic())
+
+    def try_step(self, create: bool = True) -> SearchState:
+        """Do a step. A backend that cannot be reached is tolerated as long as by a wait for a TrainJob."""
+        try:
+            state = self.step(create)
+        except BackendUnavailableError as error:
+            now = time.monotonic()
+            if self._unavailable_since is None:
+                self._unavailable_since = now
+                _log.warning("Search %s cannot continue now, and is tried again: %s", self.name, error)
+            if not error.transient or now - self._unavailable_since > wait_state.MAX_UNAVAILABLE_SECONDS:
+                raise
+            self._listed = -math.inf  # What failed may have been done.
+            return SearchState(self._decide().table, (), is_stale=True)
+        self._unavailable_since = None
+        return state
 
     def step(self, create: bool = True) -> SearchState:
         """Read what has changed, decide, and act. Without `create` nothing is started or recorded."""
@@ -207,23 +258,35 @@ class SearchDriver:
         if time.monotonic() - self._listed > _LIST_SECONDS:
             self._list_entries()
         self._observe()
-        decision = self._decide()
         for _ in range(_MAX_ROUNDS):
+            decision = self._decide()
             if decision.table.reason == decisions.SUPERSEDED:
                 raise ConflictError(f"search {self.name!r} has a newer generation, which has ended these trials")
-            self._stop(action for action in decision.actions if isinstance(action, Stop))
-            if not create or self._create(decision):
+            are_stopped = self._stop_all(decision, create)
+            if not any(isinstance(action, (Start, Stop, Record)) for action in decision.actions):
+                return self._build_state(decision)
+            if not create or (are_stopped and self._create(decision)):
                 return self._build_state(self._decide())
-            decision = self._decide()
         raise ConflictError(f"search {self.name!r} cannot continue: other processes change it repeatedly")
 
     def _build_state(self, decision: decisions.Decision) -> SearchState:
         self._log_best(decision.table)
-        must_create = any(isinstance(action, (Start, Record)) for action in decision.actions)
+        must_create = bool(self._find_unrecorded(decision))
+        must_create |= any(isinstance(action, (Start, Record)) for action in decision.actions)
         if any(isinstance(action, decisions.Finish) for action in decision.actions):
             self._outcome = build_outcome(self.client, self.name, self.definition, decision.table)
+        self._report(decision.table)
         live = tuple(entry.ref for entry in self._entries.values() if entry.view.is_live and entry.must_observe)
         return SearchState(decision.table, live, must_create, decision.wake_at, self._outcome)
+
+    def _report(self, table: SearchTable) -> None:
+        """Report to the search's run in MLflow."""
+        if self._run is not None:
+            views = sorted((entry.view for entry in self._entries.values()), key=lambda view: -view.number)
+            created = dict.fromkeys(table.trials, self.started)
+            created |= {view.trial: view.created for view in views if view.trial is not None}
+            is_over = self._outcome is not None or self._has_record(decisions.CANCELLED, decisions.SUPERSEDED)
+            self._run.report(self.definition, table, created, is_over)
 
     def wait(self, state: SearchState, timeout: float | None = None) -> None:
         """Wait until a trial has changed, or until it is time to decide again."""
@@ -238,6 +301,8 @@ class SearchDriver:
         pause = _OBSERVE_SECONDS if self.definition.stop is None else _PROGRESS_SECONDS
         limits = [pause, *([] if timeout is None else [timeout])]
         limits += [] if state.wake_at is None else [state.wake_at - time.time()]
+        if state.is_stale:
+            return [], max(0.0, min(_RETRY_SECONDS, *limits))
         entries = [entry for entry in self._entries.values() if entry.view.is_live]
         limits += [0.0 for entry in entries if entry.follower is None and entry.must_observe]
         limits += [_PROCESS_SECONDS for entry in entries if entry.processes_until is not None]
@@ -254,6 +319,7 @@ class SearchDriver:
         self._stop(Stop(entry.view.number, None) for entry in self._entries.values() if entry.view.is_live)
         for thread in self._stops:
             thread.join()
+        self._report(self._decide().table)
 
     def _has_record(self, *reasons: str) -> bool:
         return any(entry.view.reason in reasons for entry in self._entries.values())
@@ -321,8 +387,10 @@ class SearchDriver:
         )
         entry = _Entry(view, ref, section, wait_state.start(ref, time.monotonic()))
         self._entries[section.entry] = entry
-        for number, line in parse_lines(section.settled).items():
-            self._lines.setdefault(number, line)
+        self._lines |= parse_lines(line for line in section.settled if line and line[0] not in self._lines)
+        if self._is_ready and section.limits_since > self._limits_since:
+            self.definition = SearchDefinition.from_dict(section.definition)
+            self._limits_since = section.limits_since
         if section.kind == "record" and observation.outcome is None:
             self.client.backend.cancel(ref)
         if section.kind == "run":
@@ -333,9 +401,15 @@ class SearchDriver:
         runs = [entry for _, entry in sorted(self._entries.items()) if entry.section.kind == "run"]
         if not runs:
             raise JobNotFoundError(f"search {self.name!r} does not exist; `trainjob searches` lists the existing ones")
-        newest = self._entries[max(self._entries)]
         request = self.client.get_job_request(runs[-1].ref)
-        return SearchDefinition.from_dict(newest.section.definition), templates.restore_template(request)
+        section = self._find_limits()
+        assert section is not None  # noqa: S101 -- there are entries
+        return SearchDefinition.from_dict(section.definition), templates.restore_template(request)
+
+    def _find_limits(self) -> SearchEntry | None:
+        """Return the entry whose limits were set last."""
+        sections = (entry.section for _, entry in sorted(self._entries.items(), reverse=True))
+        return max(sections, key=lambda section: section.limits_since, default=None)
 
     def _check_same_search(self) -> None:
         self.digest = templates.compute_digest(self.template, self.definition)
@@ -349,8 +423,11 @@ class SearchDriver:
 
     def _read_settings(self) -> None:
         """Read what the first driver has decided for all: seed and lag."""
-        newest = self._entries[max(self._entries)].section if self._entries else None
+        newest = self._find_limits()
         self.started = newest.started if newest else 0.0
+        self._limits_since = newest.limits_since if newest else time.time()
+        if newest is not None and SearchDefinition.from_dict(newest.definition).limits() != self.definition.limits():
+            self._limits_since = max(time.time(), newest.limits_since + 0.001)
         if newest is not None:
             self.seed, self.lag = newest.seed, newest.lag
             return
@@ -386,7 +463,8 @@ class SearchDriver:
     def _follow(self, entry: _Entry) -> None:
         entry.follower = self.client.backend.follow(entry.ref, progress=self.definition.stop is not None)
         entry.context.enter_context(entry.follower)
-        entry.report = entry.context.enter_context(self.client.runs.report_progress(entry.ref))
+        if self.client.runs.tracks_all or self.template.tracking is not None:
+            entry.report = entry.context.enter_context(self.client.runs.report_progress(entry.ref))
 
     def _observe_entry(self, entry: _Entry, follower: Follower) -> None:
         entry.observed = time.monotonic()
@@ -405,7 +483,11 @@ class SearchDriver:
         """Update the view of an entry."""
         progress, trial = observation.progress, entry.section.trial or 0
         reported = progress.objective if progress else None
-        reports = tuple(RungReport(trial, *each) for each in reported.rungs) if reported else entry.view.reports
+        reports = entry.view.reports
+        if reported is not None:
+            reports = tuple(RungReport(trial, *each) for each in reported.rungs)
+        elif progress is not None and self._is_ready:
+            reports = decisions.read_rungs(self.definition, trial, progress, reports, time.time())
         step = progress.step if progress and progress.step is not None else entry.view.step
         entry.view = replace(entry.view, status=observation.status, reports=reports or entry.view.reports, step=step)
         if entry.report is not None and entry.wait.outcome is None:
@@ -427,9 +509,11 @@ class SearchDriver:
                 self.client.backend.store_outcome(outcome)
         if entry.verdict is not None and outcome.diagnosis is not None:
             outcome = entry.verdict
-        ending = decisions.judge(outcome, self.definition, entry.view.trial, entry.view.parameters)
+        view = entry.view
+        ending = decisions.judge(outcome, self.definition, entry.view.trial, view.parameters, view.rung)
         reports = ending.line.rungs or entry.view.reports
-        entry.view = replace(entry.view, status=outcome.status, ending=ending, reports=reports)
+        status = view.status if view.status == "Deleted" else outcome.status
+        entry.view = replace(entry.view, status=status, ending=ending, reports=reports)
         if entry.report is not None:
             entry.report(outcome.status, outcome)
         entry.close()
@@ -476,28 +560,33 @@ class SearchDriver:
                 start.running,
                 self.definition.direction,
             )
-        entry = self._build_entry(table, trial=start.trial, parameters=parameters, rung=start.rung, until=start.until)
+        place = {"trial": start.trial, "rung": start.rung, "until": start.until}
+        entry = self._build_entry(table.settled, parameters=parameters, **place)
         request = templates.build_run(self.template, self.definition, self.owner, entry)
+        if self._run is not None and (parent := self._run.find_parent()):
+            tracking = self._run.tracking.model_copy(update={"parent_run_id": parent})
+            request = request.model_copy(update={"tracking": tracking})
         ref = self.client.submit(request)
         if not self._add_created(ref, entry):
             return False
         _log.info("Search %s: trial %d starts as %s with %s", self.name, start.trial, ref.name, dict(parameters))
         return True
 
-    def _create_record(self, reason: str, table: SearchTable) -> bool:
-        entry = self._build_entry(table, kind="record", reason=reason)
+    def _create_record(self, reason: str, table: SearchTable, lines: Mapping[int, SettledTrial] | None = None) -> bool:
+        entry = self._build_entry({**table.settled, **(lines or {})}, kind="record", reason=reason)
         suspend = "Suspend" in self.client.backend.accepts
         request = templates.build_record(self.template, self.owner, entry, suspend)
         # Not by the client, which would track it as a run.
         ref = self.client.backend.submit(request)
         return self._add_created(ref, entry)
 
-    def _build_entry(self, table: SearchTable, **fields: Any) -> SearchEntry:
+    def _build_entry(self, lines: Mapping[int, SettledTrial], **fields: Any) -> SearchEntry:
         number = max(self._entries.keys() | self._gaps, default=-1) + 1
-        lines = table.settled
-        if number % _FULL_TABLE and fields.get("kind") != "record":
+        # Jobs with `DeleteAfter` may be deleted before the next full table: each has all lines.
+        is_full = number % _FULL_TABLE == 0 or fields.get("kind") == "record" or self.template.delete_after_seconds
+        if not is_full:
             full = self._entries.get(number - number % _FULL_TABLE)
-            recorded = parse_lines(full.section.settled) if full else {}
+            recorded = {line[0] for line in full.section.settled} if full else set()
             lines = {trial: line for trial, line in lines.items() if trial not in recorded}
         now = time.time()
         self.started = self.started or now
@@ -509,6 +598,7 @@ class SearchDriver:
             seed=self.seed,
             lag=self.lag,
             definition=self.definition.to_dict(),
+            limits_since=self._limits_since,
             digest=self.digest,
             settled=tuple(line.to_line() for line in lines.values()),
             **fields,
@@ -523,13 +613,40 @@ class SearchDriver:
         self._list_entries()
         return False
 
+    def _stop_all(self, decision: decisions.Decision, create: bool) -> bool:
+        """Stop the runs of a decision; return whether no other driver has taken the number of a record."""
+        unrecorded = self._find_unrecorded(decision)
+        if unrecorded and create:
+            return self._create_record(decisions.STOPPED, decision.table, unrecorded) and self._stop_all(
+                decision, create
+            )
+        stops = [action for action in decision.actions if isinstance(action, Stop)]
+        self._stop(stop for stop in stops if self._entries[stop.entry].view.trial not in unrecorded)
+        return True
+
+    def _find_unrecorded(self, decision: decisions.Decision) -> dict[int, SettledTrial]:
+        """Return the lines of the trials that no entry has yet, and whose stop deletes their jobs."""
+        if self.client.backend.keeps_cancelled(self.template):
+            return {}
+        trials = decision.table.trials
+        stops = [(self._entries[each.entry].view, each.why) for each in decision.actions if isinstance(each, Stop)]
+        return {
+            view.trial: decisions.build_stopped_line(trials[view.trial], why)
+            for view, why in stops
+            if view.trial is not None and why is not None and view.ending is None and view.trial not in self._lines
+        }
+
     def _stop(self, stops: Iterable[Stop]) -> None:
         """Stop runs, each in a thread: a trial may take its time to save a checkpoint."""
         for stop in stops:
             entry = self._entries[stop.entry]
             if entry.is_stopping or entry.wait.outcome is not None:
                 continue
-            diagnosis = None if stop.why is None else Diagnosis(category=Category.STOPPED_EARLY, reason=stop.why)
+            diagnosis = None
+            if stop.why is not None:
+                rungs = tuple(RungValue(*report[1:]) for report in entry.view.reports)
+                objective = ObjectiveReport(rungs=rungs) if rungs else None
+                diagnosis = Diagnosis(category=Category.STOPPED_EARLY, reason=stop.why, objective=objective)
             self._stop_entry(entry, diagnosis)
 
     def _stop_entry(self, entry: _Entry, diagnosis: Diagnosis | None) -> None:
@@ -572,6 +689,7 @@ class SearchDriver:
             thread.join()
         with suppress(WaitTimeoutError):
             self._wait_for_end()
+        self._report(self._decide().table)
 
     def _wait_for_end(self) -> None:
         end = time.monotonic() + self.client.backend.max_end_seconds

@@ -15,12 +15,10 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainer_core.search.definition import ALWAYS_SET, OptunaSampler
 from trainer_core.search.space import Choice, Distribution, RandInt, Uniform
-from trainer_core.secrets import redact
-from trainer_core.text import missing_extra
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -28,48 +26,9 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
-    from trainer_core.search.definition import OptunaSampler
     from trainer_core.search.history import SettledTrial
 
-__all__ = ["SAMPLERS", "check_sampler", "suggest"]
-
-#: Samplers that are functions of a history, with their settings that are plain data.
-SAMPLERS: dict[str, dict[str, type]] = {
-    "tpe": {"n_startup_trials": int, "n_ei_candidates": int, "group": bool},
-    "gp": {"n_startup_trials": int, "deterministic_objective": bool},
-}
-_ALWAYS_SET: dict[str, dict[str, bool]] = {"tpe": {"multivariate": True, "constant_liar": True}, "gp": {}}
-#: Packages beside optuna that a sampler imports.
-_PACKAGES: dict[str, tuple[str, ...]] = {"tpe": (), "gp": ("scipy", "torch")}
 _MAX_KEPT = 4
-
-
-def check_sampler(name: Any, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for a sampler that cannot be used here. Does not import optuna, which takes 0.3 s."""
-    if name not in tuple(SAMPLERS):
-        raise ValueError(
-            f"OptunaSampler: name must be one of {', '.join(SAMPLERS)}, whose suggestions are a function of the trials "
-            f"before; got {redact(name)}"
-        )
-    for key, value in settings.items():
-        kind = SAMPLERS[name].get(key)
-        if key == "seed" or key in _ALWAYS_SET[name]:
-            raise ValueError(f"OptunaSampler: {key} is set for each trial; use random_state for the seed of the search")
-        if kind is None:
-            known = ", ".join(SAMPLERS[name])
-            raise ValueError(f"OptunaSampler: {name!r} has no setting {redact(key)}; it has {known}")
-        if type(value) is not kind or (isinstance(value, int) and value is not False and value < 1):
-            raise ValueError(
-                f"OptunaSampler: {key} must be {'a whole number of at least 1' if kind is int else 'true or false'}, "
-                f"got {redact(value)}"
-            )
-    if find_spec("optuna") is None:
-        raise ValueError(missing_extra("OptunaSampler", "optuna", "search"))
-    for package in _PACKAGES[name]:
-        if find_spec(package) is None:
-            raise ValueError(
-                f"OptunaSampler: {name!r} needs the package {package}, which is not installed: pip install {package}"
-            )
 
 
 def suggest(
@@ -221,7 +180,7 @@ def _build_sampler(algorithm: OptunaSampler, seed: int) -> BaseSampler:
     from optuna.samplers import GPSampler, TPESampler
 
     cls = {"tpe": TPESampler, "gp": GPSampler}[algorithm.name]
-    sampler: BaseSampler = cls(seed=seed, **_ALWAYS_SET[algorithm.name], **algorithm.settings)
+    sampler: BaseSampler = cls(seed=seed, **ALWAYS_SET[algorithm.name], **algorithm.settings)
     return sampler
 
 

@@ -14,22 +14,32 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.lifecycle.early_stop import list_rungs
 from trainer_core.node import env
 from trainer_core.request import Code, TrainerRequest, TrainJobRequest
-from trainer_core.search.definition import Direction, MedianStop, SearchDefinition
-from trainer_core.search.space import Distribution, variable_name
+from trainer_core.search.definition import Asha, Direction, MedianStop, SearchDefinition
+from trainer_core.search.space import variable_name
 from trainer_core.torchtune import TorchTuneConfig
 from trainer_core.validation import list_names
 
-__all__ = ["apply_objective", "apply_parameters", "check_parameters"]
+__all__ = ["apply_objective", "apply_parameters", "check_trial"]
 
 #: A parameter in the arguments or variables of an image, as in Katib's trial templates.
 _PLACEHOLDER = re.compile(r"\$\{trialParameters\.([^}]*)\}")
 
 
-def check_parameters(request: TrainJobRequest, space: Mapping[str, Distribution]) -> None:
-    """Raise if the trainer of a trial has no place for a parameter, or a placeholder of an unknown one."""
-    trainer = request.trainer
+def check_trial(request: TrainJobRequest, definition: SearchDefinition) -> None:
+    """Raise if the trainer of a trial has a placeholder of an unknown parameter, or does what a search cannot."""
+    trainer, space = request.trainer, definition.space
     if trainer is None:
         raise InvalidRequestError("a search needs a trainer, which takes the parameters; set one")
+    if request.more_memory is not None:
+        raise InvalidRequestError(
+            "MoreMemory: a retry of a trial asks for the memory of the template; remove it, and raise memory in "
+            "resources_per_node"
+        )
+    if isinstance(definition.stop, Asha) and definition.stop.promote:
+        if trainer.code is None:
+            raise InvalidRequestError("Asha with promote pauses a training function; use CustomTrainer(func=…)")
+        if request.checkpoints is None:
+            raise InvalidRequestError("Asha with promote continues from checkpoints; add the option Checkpoints()")
     if trainer.kind != "container":
         return  # Its arguments and fields were checked with an example.
     fields = [*(trainer.command or ()), *(trainer.args or ()), *trainer.literal_env.values()]
@@ -47,17 +57,19 @@ def apply_parameters(request: TrainJobRequest, parameters: Mapping[str, Any]) ->
         return request
     changes: dict[str, Any] = {}
     if trainer.code is not None:
-        arguments = _set_all(trainer.code.args, parameters)
+        types = trainer.code.types
+        values = {name: convert_parameter(value, types.get(name)) for name, value in parameters.items()}
+        arguments = _set_all(trainer.code.args, values)
         changes["code"] = Code.model_validate({**trainer.code.model_dump(), "args": arguments})
     elif trainer.config is not None:
         changes["config"] = _check_recipe(_set_all(trainer.config, parameters))
     variables = dict(trainer.env)
     if trainer.kind == "container":
-        texts = {name: _to_text(value) for name, value in parameters.items()}
+        texts = {name: to_text(value) for name, value in parameters.items()}
         changes |= {name: _replace_all(getattr(trainer, name), texts) for name in ("command", "args")}
         literals = {name: _replace(value, texts) for name, value in trainer.literal_env.items()}
         variables |= literals
-    variables |= {variable_name(name): _to_text(value) for name, value in parameters.items()}
+    variables |= {variable_name(name): to_text(value) for name, value in parameters.items()}
     variables[env.HYPERPARAMETERS] = json.dumps(dict(parameters), ensure_ascii=False, sort_keys=True)
     return _with_trainer(request, trainer, {**changes, "env": variables})
 
@@ -80,6 +92,11 @@ def apply_objective(
     }
     text = json.dumps({name: value for name, value in settings.items() if value is not None}, sort_keys=True)
     return _with_trainer(request, request.trainer, {"env": {**request.trainer.env, env.OBJECTIVE: text}})
+
+
+def convert_parameter(value: Any, declared: str | None) -> Any:
+    """Return a value; its text for an argument declared as str, because Kubeflow's optimizer passes text."""
+    return to_text(value) if declared == "str" else value
 
 
 def _with_trainer(request: TrainJobRequest, trainer: TrainerRequest, changes: Mapping[str, Any]) -> TrainJobRequest:
@@ -116,5 +133,6 @@ def _replace(text: str, values: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
 
 
-def _to_text(value: Any) -> str:
+def to_text(value: Any) -> str:
+    """Return a value of a parameter as text: a string itself, other values as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

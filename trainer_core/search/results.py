@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer_core.search.definition import Algorithm, Objective, TrialConfig
 from trainer_core.search.space import Distribution
+
+if TYPE_CHECKING:
+    from trainer_core.jobs import TrainJob
 
 __all__ = ["BestTrial", "Metric", "OptimizationJob", "Result", "SearchOutcome", "Trial"]
 
@@ -37,6 +40,7 @@ class Trial:
     Attributes:
         name: Name of its last TrainJob.
         parameters: Its parameters, as text.
+        trainjob: Its last TrainJob. None if it was deleted, and in a `SearchOutcome`.
         metrics: The objective and the further metrics that it reported.
         number: Number of the trial, 0 for the first.
         status: ``Created``, ``Suspended``, ``Running``, ``Retrying``, ``Paused``, ``Complete``, ``Stopped early``,
@@ -51,6 +55,7 @@ class Trial:
 
     name: str
     parameters: dict[str, str]
+    trainjob: TrainJob | None
     metrics: list[Metric] = field(default_factory=list)
     number: int = 0
     status: str = "Created"
@@ -60,11 +65,6 @@ class Trial:
     reason: str | None = None
     seconds: float | None = None
     gpu_hours: float | None = None
-
-    @property
-    def trainjob(self) -> str:
-        """Name of its last TrainJob."""
-        return self.name
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class SearchOutcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as plain JSON data."""
-        return asdict(self)
+        return asdict(replace(self, trials=tuple(replace(trial, trainjob=None) for trial in self.trials)))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SearchOutcome:

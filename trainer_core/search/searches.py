@@ -10,13 +10,13 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from trainer_core import naming
 from trainer_core.errors import InvalidRequestError, JobNotFoundError, WaitTimeoutError
-from trainer_core.jobs import SEARCH_LABEL, SEARCH_RECORD_LABEL, Event, TrainJobRef
+from trainer_core.jobs import SEARCH_LABEL, SEARCH_RECORD_LABEL, Event, TrainJob, TrainJobRef
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.search import tables, template as templates
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.driver import SearchDriver, SearchState
-from trainer_core.search.parameters import check_parameters
 from trainer_core.search.results import OptimizationJob, Result, SearchOutcome
 from trainer_core.template import TrainJobTemplate
 
@@ -67,13 +67,9 @@ class Searches:
         self, request: TrainJobRequest, definition: SearchDefinition, owner: Owner | None = None
     ) -> SearchDriver:
         """Return the driver of a search whose trials have a request, with an example of each parameter."""
-        check_parameters(request, definition.space)
         if owner is None:
             name = request.require_name()
             owner = Owner(key=f"search/{name}", slug=name)
-        if self._client.backend.name == "debug" and definition.stop is not None:
-            _log.warning("The debug backend runs each trial to its end: the stop policy is skipped")
-            definition = replace(definition, stop=None)
         return SearchDriver(self._client, owner, definition, request)
 
     def find(self, name: str) -> SearchDriver:
@@ -84,7 +80,8 @@ class Searches:
     def list_all(self) -> list[OptimizationJob]:
         """Return all searches, newest first."""
         keys: dict[str, str] = {}
-        for job in self._client.list_jobs():
+        jobs = self._client.list_jobs()
+        for job in jobs:
             label = job.labels.get(SEARCH_LABEL)
             if label is not None and label not in keys and SEARCH_RECORD_LABEL not in job.labels:
                 section = self._client.get_job_request(job.name).search
@@ -93,7 +90,7 @@ class Searches:
         found = []
         for key in keys.values():
             with suppress(JobNotFoundError), SearchDriver.find(self._client, key) as driver:
-                found.append(self._build_job(driver))
+                found.append(self._build_job(driver, jobs=jobs))
         return sorted(found, key=lambda job: job.creation_timestamp, reverse=True)
 
     def get(self, name: str) -> OptimizationJob:
@@ -130,18 +127,18 @@ class Searches:
         end = time.monotonic() + timeout
         with self.find(name) as driver:
             while True:
-                state = driver.step()
-                job = self._build_job(driver, state)
-                for callback in callbacks:
-                    callback(job)
-                if job.status in status:
-                    return job
+                state = driver.try_step()
+                found = tables.get_status(state.table)
+                if callbacks:
+                    job = self._build_job(driver, state)
+                    for callback in callbacks:
+                        callback(job)
+                if found in status:
+                    return self._build_job(driver, state)
                 if state.outcome is not None:
-                    raise RuntimeError(f"search {name!r} is {job.status}: {state.outcome.message}")
+                    raise RuntimeError(f"search {name!r} is {found}: {state.outcome.message}")
                 if time.monotonic() >= end:
-                    raise WaitTimeoutError(
-                        f"search {name!r} is {job.status} after {timeout} s; it has not been stopped"
-                    )
+                    raise WaitTimeoutError(f"search {name!r} is {found} after {timeout} s; it has not been stopped")
                 driver.wait(state, end - time.monotonic())
 
     def logs(self, name: str, trial: str | None, follow: bool) -> Iterator[str]:
@@ -177,16 +174,22 @@ class Searches:
             for ref in refs:
                 self._client.delete_job(ref)
 
-    def _build_job(self, driver: SearchDriver, state: SearchState | None = None) -> OptimizationJob:
+    def _build_job(
+        self, driver: SearchDriver, state: SearchState | None = None, jobs: Sequence[TrainJob] | None = None
+    ) -> OptimizationJob:
         table = (state or driver.step(create=False)).table
         definition = driver.definition
+        if jobs is None:
+            jobs = self._client.list_jobs(labels={SEARCH_LABEL: naming.hash_owner_key(driver.owner.key)})
+        by_name = {job.name: job for job in jobs}
+        trials = tables.build_trials(definition, table)
         return OptimizationJob(
             name=driver.name,
             search_space=definition.space,
             objectives=list(definition.objectives),
             algorithm=definition.algorithm,
             trial_config=definition.trial_config,
-            trials=tables.build_trials(definition, table),
+            trials=[replace(trial, trainjob=by_name.get(trial.name)) for trial in trials],
             creation_timestamp=datetime.fromtimestamp(driver.started, tz=timezone.utc),
             status=tables.get_status(table),
             reason=table.reason,

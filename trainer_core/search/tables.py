@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from trainer_core.errors import TrainerError
 from trainer_core.lifecycle import search as decisions
 from trainer_core.lifecycle.search import SearchTable, TrialView
 from trainer_core.search.definition import SearchDefinition
+from trainer_core.search.parameters import to_text
 from trainer_core.search.results import BestTrial, Metric, Result, SearchOutcome, Trial
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ def _build_trial(definition: SearchDefinition, trial: TrialView) -> Trial:
         metrics = {definition.objective.metric: trial.value, **metrics}
     return Trial(
         name=trial.job or "",
-        parameters={name: _to_text(value) for name, value in trial.parameters.items()},
+        parameters={name: to_text(value) for name, value in trial.parameters.items()},
+        trainjob=None,
         metrics=[_build_metric(definition, trial, name, value) for name, value in metrics.items()],
         number=trial.number,
         status=trial.status,
@@ -136,7 +137,3 @@ def _explain(definition: SearchDefinition, table: SearchTable) -> str:
     if table.best is not None and table.best.status != "Complete":
         line += "; no trial was trained fully"
     return f"{why}: {line}" if why else line
-
-
-def _to_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -17,10 +17,10 @@ from trainer_core.node import env
 from trainer_core.packaging import func_args
 from trainer_core.request import Code, Metadata, Owner, SearchEntry, TrainerRequest, TrainJobRequest
 from trainer_core.search.definition import SearchDefinition
-from trainer_core.search.parameters import apply_objective, apply_parameters
-from trainer_core.search.sampling import scale
-from trainer_core.search.space import Distribution
+from trainer_core.search.parameters import apply_objective, apply_parameters, convert_parameter
+from trainer_core.search.space import Distribution, scale
 from trainer_core.secrets import SecretRef
+from trainer_core.text import format_size
 from trainer_core.trainers import CustomTrainer
 
 __all__ = [
@@ -33,6 +33,8 @@ __all__ = [
     "strip_template",
 ]
 
+#: Bytes that the files of a project may have in all trials of a search on a cluster.
+_MAX_PROJECTS = 50_000_000
 #: Fields of an image that may have placeholders of parameters.
 _IMAGE_FIELDS = ("command", "args")
 #: Beginning of a job's name that is its search's; the number of the entry and a digest follow.
@@ -48,14 +50,15 @@ def add_example(trainer: Any, space: Mapping[str, Distribution]) -> Any:
     The values are replaced in each trial. Other trainers are returned unchanged.
     """
     if isinstance(trainer, Mapping) and "func" in trainer:
-        return {**trainer, "func_args": _add_arguments(trainer.get("func_args"), space)}
+        return {**trainer, "func_args": _add_arguments(trainer["func"], trainer.get("func_args"), space)}
     if isinstance(trainer, CustomTrainer):
-        return replace(trainer, func_args=_add_arguments(trainer.func_args, space))
+        return replace(trainer, func_args=_add_arguments(trainer.func, trainer.func_args, space))
     return trainer
 
 
-def _add_arguments(args: Mapping[str, Any] | None, space: Mapping[str, Distribution]) -> dict[str, Any]:
+def _add_arguments(func: Any, args: Mapping[str, Any] | None, space: Mapping[str, Distribution]) -> dict[str, Any]:
     arguments = func_args.check_json(args)
+    types = func_args.declared_types(func) if callable(func) else {}
     for name, distribution in space.items():
         *parents, last = name.split(".")
         target = arguments
@@ -64,7 +67,7 @@ def _add_arguments(args: Mapping[str, Any] | None, space: Mapping[str, Distribut
             if not isinstance(inner, dict):
                 raise ValueError(f"search_space: {name} is an entry of {parent}, which is no dict in func_args")
             target = inner
-        target[last] = scale(distribution, 0.0)
+        target[last] = convert_parameter(scale(distribution, 0.0), types.get(name))
     return arguments
 
 
@@ -116,6 +119,7 @@ def build_record(template: TrainJobRequest, owner: Owner, entry: SearchEntry, su
         metadata=Metadata(labels=labels),
         runai=template.runai,
         suspend=suspend,
+        delete_after_seconds=template.delete_after_seconds,
         search=entry,
     )
 
@@ -147,6 +151,16 @@ def check_continuable(request: TrainJobRequest) -> None:
         raise InvalidRequestError(
             "the files of the function's project are not stored with the jobs of this search; continue it where its "
             "definition is, or set code_uri"
+        )
+
+
+def check_project_size(request: TrainJobRequest, trials: int) -> None:
+    """Raise if the files of a function's project, which each trial of a cluster carries, are too large together."""
+    size = len(request.project.archive) if request.project else 0
+    if size * trials > _MAX_PROJECTS:
+        raise InvalidRequestError(
+            f"the files of the function's project have {format_size(size)}, and {trials} trials would store "
+            f"{format_size(size * trials)} in the cluster; set code_uri, so that they are stored once"
         )
 
 

@@ -26,6 +26,7 @@ from trainer_core.testing.identity import Identity
 from trainer_core.testing.initializers import Initializers
 from trainer_core.testing.lifecycle import Lifecycle
 from trainer_core.testing.logs import Logs
+from trainer_core.testing.memory import MemoryOfAttempts
 from trainer_core.testing.projects import Projects
 from trainer_core.testing.resource_use import ResourceReports
 from trainer_core.testing.results import Results
@@ -49,6 +50,7 @@ class BackendContract(
     Waiting,
     Initializers,
     Checkpointing,
+    MemoryOfAttempts,
     EarlyStops,
     Validation,
 ):

@@ -57,6 +57,7 @@ class BackendCase:
         connect: Creates a client that stores its state in a folder. A second call with the same folder returns another
             client of the same state.
         runtime: Name of a runtime that runs a function in a plain Python process. Default: ``python``.
+        runtime_with_resources: Name of such a runtime that takes `resources_per_node`. Default: None, for `runtime`.
         is_visible_to_other_clients: Other clients can find its jobs.
         runs_in_background: `submit` returns before the job ends, so that a running job can be observed, suspended and
             cancelled.
@@ -66,6 +67,7 @@ class BackendCase:
         reads_local_files: Its initializers can read the files of the client's machine.
         runs_runtime_without_trainer: It runs a runtime without a trainer.
         reports_resource_use: It reports the use of processor, memory and GPUs.
+        limits_memory: A node has the memory that its request asks for, so that another attempt can ask for more.
         restarts_processes: A process that was killed is started again in the same attempt.
         shares_checkpoints: All nodes of a job can mount the place of its checkpoints.
         replaces_pods: A pod that was deleted or evicted is replaced in the same attempt. It needs `get_api`.
@@ -78,6 +80,7 @@ class BackendCase:
     name: str
     connect: Callable[[Path], TrainerClient]
     runtime: str = "python"
+    runtime_with_resources: str | None = None
     is_visible_to_other_clients: bool = True
     runs_in_background: bool = True
     enforces_deadline: bool = True
@@ -86,6 +89,7 @@ class BackendCase:
     reads_local_files: bool = True
     runs_runtime_without_trainer: bool = False
     reports_resource_use: bool = True
+    limits_memory: bool = True
     restarts_processes: bool = False
     shares_checkpoints: bool = True
     replaces_pods: bool = False
@@ -197,11 +201,16 @@ class Contract:
             initializer: Initializer | None = None,
             **fields: Any,
         ) -> TrainJobRequest:
+            runtime = case.runtime_with_resources if fields.get("resources_per_node") else None
             variables = {RESOURCE_INTERVAL: _RESOURCE_INTERVAL, **fields.pop("env", {})}
             trainer = CustomTrainer(func=func, func_args=args, env=variables, **{"image": case.image, **fields})
             named = [Name(name)] if name and owner is None else []
             return client.build_request(
-                runtime=case.runtime, trainer=trainer, initializer=initializer, options=[*named, *options], owner=owner
+                runtime=runtime or case.runtime,
+                trainer=trainer,
+                initializer=initializer,
+                options=[*named, *options],
+                owner=owner,
             )
 
         return build_request

@@ -1,6 +1,6 @@
 """Checkpoints: what a later attempt of a job resumes from."""
 
-# ruff: noqa: S101, D102 -- tests use assert, and their names describe them
+# ruff: noqa: S101 -- tests use assert, and their names describe them
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Exactly once: repeated, concurrent and retried submissions of a request lead to one job."""
 
-# ruff: noqa: S101, D102 -- tests use assert, and their names describe them
+# ruff: noqa: S101 -- tests use assert, and their names describe them
 
 from __future__ import annotations
 

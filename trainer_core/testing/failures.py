@@ -1,6 +1,6 @@
 """Failures: the diagnosis of a failed job."""
 
-# ruff: noqa: S101, D102 -- tests use assert, and their names describe them
+# ruff: noqa: S101 -- tests use assert, and their names describe them
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Logs and events: streaming, cursors, restarts and order."""
 
-# ruff: noqa: S101, D102 -- tests use assert, and their names describe them
+# ruff: noqa: S101 -- tests use assert, and their names describe them
 
 from __future__ import annotations
 

@@ -294,21 +294,17 @@ class RecordingBackend(Backend):
         return request.to_dict()
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
-        """See `Backend.find_jobs`."""
         key = request.owner.key if request.owner else object()
         jobs = [_build_existing_job(job) for job in self.recorder.list_present()]
         return [each for each in jobs if each.name == request.get_attempt_name() or each.owner_key == key]
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
-        """See `Backend.create`."""
         return self.recorder.add(request, self.name, attempt)
 
     def get_request(self, ref: TrainJobRef) -> TrainJobRequest:
-        """See `Backend.get_request`."""
         return self._get_recorded_job(ref).request
 
     def get_ref(self, name: str) -> TrainJobRef:
-        """See `Backend.get_ref`."""
         return self._get_job_by_name(name).ref
 
     def observe(self, ref: TrainJobRef) -> Observation:
@@ -326,33 +322,27 @@ class RecordingBackend(Backend):
         return iter(())
 
     def events(self, ref: TrainJobRef) -> list[Event]:
-        """See `Backend.events`."""
         job = self._get_recorded_job(ref)
         return [Event("TrainJob", ref.name, f"TrainJob {ref.name} was recorded", "Created", job.created)]
 
     def suspend(self, ref: TrainJobRef) -> None:
-        """See `Backend.suspend`."""
         self._get_recorded_job(ref).suspended = True
 
     def resume(self, ref: TrainJobRef) -> None:
-        """See `Backend.resume`."""
         self._get_recorded_job(ref).suspended = False
 
     def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
-        """See `Backend.cancel`."""
         for job in self.recorder.list_present():
             if job.ref == ref:
                 job.cancel(diagnosis)
 
     def delete(self, ref: TrainJobRef) -> None:
-        """See `Backend.delete`."""
         for job in self.recorder.list_present():
             if job.ref == ref:
                 job.cancel()
                 job.deleted = True
 
     def get_job(self, name: str) -> TrainJob:
-        """See `Backend.get_job`."""
         job = self._get_job_by_name(name)
         request, trainer = job.request, job.request.trainer
         return TrainJob(
@@ -369,7 +359,6 @@ class RecordingBackend(Backend):
         )
 
     def list_jobs(self) -> list[TrainJob]:
-        """See `Backend.list_jobs`."""
         return [self.get_job(job.ref.name) for job in reversed(self.recorder.list_present())]
 
     def list_runtimes(self) -> list[Runtime]:

@@ -1,6 +1,6 @@
 """Use of resources: reports in the log of each node, and the summary in the outcome."""
 
-# ruff: noqa: S101, D102 -- tests use assert, and their names describe them
+# ruff: noqa: S101 -- tests use assert, and their names describe them
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Results and progress: what the training function returns and reports, and how the client receives it."""
 
-# ruff: noqa: S101, D102 -- tests use assert, and their names describe them
+# ruff: noqa: S101 -- tests use assert, and their names describe them
 
 from __future__ import annotations
 

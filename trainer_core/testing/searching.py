@@ -1,23 +1,23 @@
 """Contract of hyperparameter searches: the same trials, limits and results on every backend."""
 
-# ruff: noqa: S101, D102 -- tests use assert, and their names describe them
+# ruff: noqa: S101 -- tests use assert, and their names describe them
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from trainer_core import naming
 from trainer_core.client import TrainerClient
 from trainer_core.errors import ConflictError
-from trainer_core.jobs import SEARCH_LABEL
 from trainer_core.node.env import RESOURCE_INTERVAL
-from trainer_core.options import Name
-from trainer_core.search.definition import GridSearch, Objective, RandomSearch, TrialConfig
+from trainer_core.options import Checkpoints, Name
+from trainer_core.request import Owner
+from trainer_core.search.definition import Asha, GridSearch, Objective, RandomSearch, SearchDefinition, TrialConfig
 from trainer_core.template import TrainJobTemplate
 from trainer_core.testing.case import BackendCase, Contract, applies_to
-from trainer_core.testing.training_functions import return_loss, wait_with_parameters
+from trainer_core.testing.training_functions import report_loss, return_loss, wait_with_parameters
 from trainer_core.trainers import CustomTrainer
 
 __all__ = ["Searching"]
@@ -43,8 +43,9 @@ class Searching(Contract):
         assert outcome.best is not None
         assert outcome.best.value == min(value for value in values if value is not None)
         jobs = self._list_names(client, name)
+        client.delete_job(outcome.trials[0].name)
         assert client.wait_for_search(name).trials == outcome.trials
-        assert self._list_names(client, name) == jobs
+        assert self._list_names(client, name) == sorted({*jobs} - {outcome.trials[0].name})
         with pytest.raises(ConflictError, match=r"differs in: search_space\.rate"):
             self._start(case, client, search_space={**_SPACE, "rate": {"uniform": [0, 2]}})
 
@@ -56,20 +57,83 @@ class Searching(Contract):
         cells = [(trial.values["rate"], trial.values["batch"]) for trial in outcome.trials]
         assert cells == [(1.0, 3), (2.0, 3)]
 
+    def test_an_unknown_parameter_is_refused_before_anything_is_created(
+        self, case: BackendCase, client: TrainerClient
+    ) -> None:
+        with pytest.raises(ValueError, match=r"return_loss has no parameter .*nope"):
+            self._start(case, client, search_space={**_SPACE, "nope": [1]})
+        assert client.backend.list_jobs() == []
+
+    @applies_to(runs_in_background=False)
+    def test_a_stop_policy_is_skipped_with_a_warning(
+        self, case: BackendCase, client: TrainerClient, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        name = self._start(case, client, stop=Asha(), trial_config=TrialConfig(1, 1))
+        assert client.wait_for_search(name).status == "Complete"
+        assert "the stop policy is skipped" in caplog.text
+
     @applies_to(runs_in_background=True)
-    def test_after_a_cancel_nothing_of_a_search_lives_and_nothing_starts(
+    def test_a_loser_is_stopped_is_no_failure_and_never_starts_again(
+        self, case: BackendCase, client: TrainerClient
+    ) -> None:
+        # The second trial waits before its second step, until it is stopped.
+        name = self._start_reporting(case, client, {"steps": 2, "wait_at": 2}, stop=Asha())
+        outcome = client.wait_for_search(name, timeout=600)
+        assert (outcome.status, outcome.reason) == ("Complete", "complete")
+        assert [(trial.status, trial.value) for trial in outcome.trials] == [("Complete", 0.25), ("Stopped early", 1.0)]
+        loser = client.get_job_outcome(client.get_job_ref(outcome.trials[1].name))
+        assert loser.diagnosis is not None
+        assert str(loser.diagnosis) == "StoppedEarly: val_loss 1 at step 1 is not the best of 2: 0.5"
+        assert len(self._list_names(client, name)) == 2
+
+    @applies_to(runs_in_background=True)
+    def test_trials_pause_at_a_rung_and_the_best_one_continues_from_its_checkpoint(
+        self, case: BackendCase, client: TrainerClient
+    ) -> None:
+        policy = Asha(max_step=2, factor=2, promote=True)
+        name = self._start_reporting(case, client, {"steps": 2}, stop=policy)
+        outcome = client.wait_for_search(name, timeout=600)
+        assert [(trial.status, trial.value) for trial in outcome.trials] == [("Complete", 0.25), ("Stopped early", 1.0)]
+        assert client.get_job_outcome(client.get_job_ref(outcome.trials[0].name)).resumed_from == 1
+        assert len(self._list_names(client, name)) == 3
+
+    @applies_to(runs_in_background=True)
+    def test_at_the_goal_what_runs_is_stopped_and_two_drivers_are_one_search(
+        self, case: BackendCase, client: TrainerClient, tmp_path: Path
+    ) -> None:
+        # The second trial waits before its first step, until it is stopped.
+        goal = {"trial_config": TrialConfig(3, 2), "objectives": [Objective("val_loss", goal=0.5)]}
+        name = self._start_reporting(case, client, {"steps": 1, "wait_at": 1}, **goal)
+        drivers = [client, case.connect(tmp_path / "state")]
+        with ThreadPoolExecutor() as pool:
+            outcomes = list(pool.map(lambda each: each.wait_for_search(name, timeout=600), drivers))
+        assert [(outcome.status, outcome.reason) for outcome in outcomes] == [("Complete", "goal")] * 2
+        assert [trial.status for trial in outcomes[0].trials] == ["Complete", "Stopped early"]
+        jobs = client.backend.list_search_jobs(f"search/{name}", ())
+        assert sorted(job[1].search.entry for job in jobs.values() if job and job[1].search) == [0, 1, 2]
+
+    @applies_to(runs_in_background=True)
+    def test_a_newer_generation_or_a_cancel_ends_all_trials_and_nothing_starts(
         self, case: BackendCase, client: TrainerClient
     ) -> None:
         template = self._build_template(case, wait_with_parameters)
-        name = client.optimize(template, search_space=_SPACE, trial_config=TrialConfig(4, 1), options=[Name("tune")])
-        client.cancel_optimization_job(name)
-        jobs = self._list_names(client, name)
-        assert [job.status for job in client.list_jobs(labels=self._label(name))] == ["Failed"] * len(jobs)
-        outcome = client.wait_for_search(name, timeout=60)
+        definition = SearchDefinition.parse(_SPACE, trial_config=TrialConfig(4, 1))
+        owners = [Owner(key="search/tune", slug="tune", generation=generation) for generation in ("0", "1")]
+        with client.searches.open(template, definition, owner=owners[0]) as old:
+            old.step()
+            (first,) = self._list_names(client, "tune")
+            client.searches.start(template, definition, owner=owners[1])
+            assert client.get_job(first).status == "Failed"
+            with pytest.raises(ConflictError, match="newer generation"):
+                old.run(timeout=300)
+        client.cancel_optimization_job("tune")
+        jobs = self._list_names(client, "tune")
+        assert [client.get_job(job).status for job in jobs] == ["Failed"] * 2
+        outcome = client.wait_for_search("tune", timeout=60)
         assert (outcome.status, outcome.reason) == ("Failed", "cancelled")
-        assert self._list_names(client, name) == jobs
-        client.delete_optimization_job(name)
-        assert self._list_names(client, name) == []
+        assert self._list_names(client, "tune") == jobs
+        client.delete_optimization_job("tune")
+        assert client.backend.list_search_jobs("search/tune", ()).keys().isdisjoint(jobs[1:])
 
     def _start(self, case: BackendCase, client: TrainerClient, **changes: object) -> str:
         fields: dict[str, object] = {
@@ -81,12 +145,21 @@ class Searching(Contract):
         template = self._build_template(case, return_loss)
         return client.optimize(template, options=[Name("tune")], **{**fields, **changes})  # type: ignore[arg-type]
 
-    def _build_template(self, case: BackendCase, func: object) -> TrainJobTemplate:
-        trainer = CustomTrainer(func, env={RESOURCE_INTERVAL: "3600"}, image=case.image)  # type: ignore[arg-type]
+    def _start_reporting(
+        self, case: BackendCase, client: TrainerClient, args: dict[str, int], **changes: object
+    ) -> str:
+        """Start a search of two trials, one after the other, with the values 0.5 and 1 at step 1."""
+        fields = {"trial_config": TrialConfig(2, 1), "objectives": [Objective("val_loss")], **changes}
+        template = self._build_template(case, report_loss, args)
+        options = [Name("tune"), Checkpoints()]
+        space = {"rate": [0.5, 1.0]}
+        return client.optimize(template, search_space=space, algorithm=GridSearch(), options=options, **fields)  # type: ignore[arg-type]
+
+    def _build_template(self, case: BackendCase, func: object, args: dict[str, int] | None = None) -> TrainJobTemplate:
+        trainer = CustomTrainer(func, args, env={RESOURCE_INTERVAL: "3600"}, image=case.image)  # type: ignore[arg-type]
         return TrainJobTemplate(trainer, case.runtime)
 
     def _list_names(self, client: TrainerClient, name: str) -> list[str]:
-        return sorted(job.name for job in client.list_jobs(labels=self._label(name)))
-
-    def _label(self, name: str) -> dict[str, str]:
-        return {SEARCH_LABEL: naming.hash_owner_key(f"search/{name}")}
+        """Return the names of the trials' jobs."""
+        jobs = client.backend.list_search_jobs(f"search/{name}", ())
+        return sorted(found for found, job in jobs.items() if job and job[1].search and job[1].search.kind == "run")

@@ -1,6 +1,6 @@
 """Trials of a search that end early: values at rungs, the pause at a rung, and the stop of a loser."""
 
-# ruff: noqa: S101, D102 -- tests use assert, and their names describe them
+# ruff: noqa: S101 -- tests use assert, and their names describe them
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Training functions of the contract suite. Each is packaged as its source, and so imports modules in its body."""
 
-# ruff: noqa: D103 -- the names describe the functions
-
 from __future__ import annotations
 
 __all__ = [
@@ -18,6 +16,7 @@ __all__ = [
     "return_rank",
     "return_value",
     "run_forever",
+    "run_out_of_memory",
     "save_checkpoints",
     "wait_for_resource_report",
     "write_text",
@@ -156,6 +155,17 @@ def return_after_stop() -> object:
     return store.stopping
 
 
+def run_out_of_memory() -> None:
+    """Save a checkpoint, one step after the last one."""
+    from trainer_core import checkpoints
+
+    store = checkpoints()
+    last = store.latest()
+    with store.save((last.step if last else 0) + 1) as folder:
+        (folder / "weights.txt").write_text("1")
+    raise MemoryError
+
+
 def save_checkpoints(
     steps: int, fail_at: int = 0, kill_at: int = 0, stop_at: int = 0, has_worker: bool = False
 ) -> object:
@@ -218,8 +228,8 @@ def wait_for_resource_report(seconds: float = 120.0) -> None:
         pass
 
 
-def report_loss(steps: int, wait_at: int = 0) -> int:
-    """Report 1/step as ``val_loss`` at each step, with a checkpoint where one is due; wait for one before a step."""
+def report_loss(steps: int, wait_at: int = 0, rate: float = 1.0) -> int:
+    """Report rate/step as ``val_loss`` at each step, with checkpoints; wait for SIGTERM before one if rate ≥ 1."""
     import os
     import time
 
@@ -228,9 +238,9 @@ def report_loss(steps: int, wait_at: int = 0) -> int:
     store = checkpoints() if os.environ.get("TRAINJOB_CHECKPOINT_PATH") else None
     last = store.latest() if store else None
     for step in range((last.step if last else 0) + 1, steps + 1):
-        while step == wait_at and not (store and store.stopping):
+        while step == wait_at and rate >= 1 and not (store and store.stopping):
             time.sleep(0.02)
-        progress(step=step, total=steps, metrics={"val_loss": 1 / step})
+        progress(step=step, total=steps, metrics={"val_loss": rate / step})
         if store and store.due(step):
             with store.save(step) as folder:
                 (folder / "step.txt").write_text(str(step))

@@ -1,6 +1,6 @@
 """Validation: invalid requests are refused before anything is created, rendering is pure, and secrets stay secret."""
 
-# ruff: noqa: S101, D102 -- tests use assert, and their names describe them
+# ruff: noqa: S101 -- tests use assert, and their names describe them
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from trainer_core.options import (
     GangScheduling,
     Labels,
     ManagedBy,
+    MoreMemory,
     Name,
     PriorityClass,
     PyTorchJobSpec,
@@ -65,6 +66,7 @@ ALL_OPTIONS: list[Any] = [
     DistributedConfig(),
     GangScheduling("night"),
     ManagedBy("kueue.x-k8s.io/multikueue"),
+    MoreMemory("32Gi"),
     PriorityClass("high"),
     PyTorchJobSpec(),
     QueueName("night"),

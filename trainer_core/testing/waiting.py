@@ -1,6 +1,6 @@
 """Waiting: for a status or the outcome of a job, with a timeout."""
 
-# ruff: noqa: S101, D102 -- tests use assert, and their names describe them
+# ruff: noqa: S101 -- tests use assert, and their names describe them
 
 from __future__ import annotations
 

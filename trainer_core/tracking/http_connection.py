@@ -21,8 +21,6 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from trainer_core.errors import TrackingError
 from trainer_core.tracking.server import MlflowServer
 
-__all__ = ["HttpConnection", "Proxy", "UnreachableError", "find_proxy"]
-
 _MAX_REDIRECTS = 3
 _BLOCK = 1 << 20
 #: Seconds to connect, with TLS: a server that is there answers sooner, however busy it is.

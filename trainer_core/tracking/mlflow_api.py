@@ -8,7 +8,9 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,8 +21,6 @@ from pydantic import BaseModel, ValidationError
 from trainer_core.errors import TrackingError
 from trainer_core.tracking.http_connection import HttpConnection
 from trainer_core.tracking.server import MlflowServer
-
-__all__ = ["MAX_BATCH", "MAX_VALUE", "MlflowApi", "MlflowRun", "Tag", "fit_names", "get_report_api", "get_submit_api"]
 
 #: Limits of `runs/log-batch`: 1,000 entries, of which 100 are parameters or tags; and of the value of a parameter.
 MAX_BATCH = 900
@@ -60,11 +60,6 @@ class _Experiment(BaseModel):
     lifecycle_stage: str = "active"
 
 
-class _ExperimentPage(BaseModel):
-    experiments: list[_Experiment] = []
-    next_page_token: str = ""
-
-
 class _RunInfo(BaseModel):
     run_id: str
     experiment_id: str
@@ -89,7 +84,6 @@ class MlflowRun(BaseModel):
 
     @property
     def id(self) -> str:
-        """The run's id."""
         return self.info.run_id
 
     @property
@@ -108,9 +102,14 @@ class MlflowRun(BaseModel):
         return self.info.status in ("RUNNING", "SCHEDULED")
 
 
-class _RunPage(BaseModel):
-    runs: list[MlflowRun] = []
-    next_page_token: str = ""
+class SuppressCodes(AbstractContextManager[None]):
+    """Leaves the block at an answer with one of these error codes."""
+
+    def __init__(self, *codes: str) -> None:
+        self._codes = codes
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> bool:
+        return isinstance(error, TrackingError) and error.code in self._codes
 
 
 class MlflowApi:
@@ -132,7 +131,7 @@ class MlflowApi:
         """Close the connection. The next request opens another one."""
         self._connection.close()
 
-    def get(self, path: str, **parameters: str) -> dict[str, Any]:
+    def get(self, path: str, **parameters: str | int) -> dict[str, Any]:
         """Send a GET request below ``/api/2.0/mlflow/``."""
         return self._call_json("GET", f"/api/2.0/mlflow/{path}?{urlencode(parameters)}", None)
 
@@ -149,18 +148,15 @@ class MlflowApi:
 
     def find_experiment_id(self, name: str) -> str | None:
         """Return the id of an experiment; None if it does not exist."""
-        try:
+        with SuppressCodes("RESOURCE_DOES_NOT_EXIST"):
             answer = self.get("experiments/get-by-name", experiment_name=name)
-        except TrackingError as error:
-            if error.code == "RESOURCE_DOES_NOT_EXIST":
-                return None
-            raise
-        found = self.parse(_Experiment, answer["experiment"])
-        if found.lifecycle_stage == "deleted":
-            raise TrackingError(
-                f"{self.server.uri}: experiment {name!r} is deleted; restore it, or use another experiment"
-            )
-        return found.experiment_id
+            found = self.parse(_Experiment, answer["experiment"])
+            if found.lifecycle_stage == "deleted":
+                raise TrackingError(
+                    f"{self.server.uri}: experiment {name!r} is deleted; restore it, or use another experiment"
+                )
+            return found.experiment_id
+        return None
 
     def get_run(self, run_id: str) -> MlflowRun:
         """Return a run, also a deleted one."""
@@ -168,37 +164,32 @@ class MlflowApi:
 
     def search_runs(self, experiment_ids: Sequence[str], filter_string: str) -> list[MlflowRun]:
         """Return the runs that match a filter and are not deleted, oldest first."""
-        runs: list[MlflowRun] = []
-        token = None
-        while True:
-            answer = self.post(
-                "runs/search",
-                experiment_ids=list(experiment_ids),
-                filter=filter_string,
-                max_results=_PAGE_SIZE,
-                order_by=["attributes.start_time ASC"],
-                page_token=token,
-            )
-            page = self.parse(_RunPage, answer)
-            runs += page.runs
-            token = page.next_page_token
-            if not token:
-                return runs
+        call = partial(
+            self.post,
+            "runs/search",
+            experiment_ids=list(experiment_ids),
+            filter=filter_string,
+            order_by=["attributes.start_time ASC"],
+        )
+        return self.list_all(call, "runs", MlflowRun)
 
     def list_experiment_ids(self) -> list[str]:
         """Return the ids of all active experiments."""
-        ids: list[str] = []
-        token = None
+        found = self.list_all(partial(self.post, "experiments/search"), "experiments", _Experiment)
+        return [each.experiment_id for each in found]
+
+    def list_all(self, call: Callable[..., dict[str, Any]], key: str, model: type[_Model]) -> list[_Model]:
+        """Return what all pages of an answer have under a key."""
+        found: list[_Model] = []
+        token = ""
         while True:
-            answer = self.post("experiments/search", max_results=_PAGE_SIZE, page_token=token)
-            page = self.parse(_ExperimentPage, answer)
-            ids += [each.experiment_id for each in page.experiments]
-            token = page.next_page_token
+            page = call(max_results=_PAGE_SIZE, **({"page_token": token} if token else {}))
+            found += [self.parse(model, each) for each in page.get(key) or ()]
+            token = page.get("next_page_token") or ""
             if not token:
-                return ids
+                return found
 
     def create_run(self, experiment_id: str, name: str, tags: Mapping[str, str], start_time: int) -> str:
-        """Create a run and return its id."""
         created = self.post(
             "runs/create",
             experiment_id=experiment_id,
@@ -210,11 +201,8 @@ class MlflowApi:
 
     def delete_run(self, run_id: str) -> None:
         """Delete a run. Succeeds if it is deleted."""
-        try:
+        with SuppressCodes("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "INVALID_STATE"):
             self.post("runs/delete", run_id=run_id)
-        except TrackingError as error:
-            if error.code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "INVALID_STATE"):
-                raise
 
     def log_batch(
         self,

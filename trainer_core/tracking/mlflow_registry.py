@@ -14,13 +14,13 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any, TypeVar
+from functools import partial, reduce
+from typing import Any
 
 from pydantic import BaseModel
 
 from trainer_core.errors import InvalidRequestError, TrackingError
-from trainer_core.tracking.mlflow_api import MlflowApi, Tag
+from trainer_core.tracking.mlflow_api import MlflowApi, SuppressCodes, Tag
 from trainer_core.tracking.model_registry import (
     CHAMPION,
     Candidate,
@@ -54,8 +54,6 @@ _MAX_ROUNDS = 50
 _TIMEOUT = 30.0
 _TRIES = 5
 _ALIAS = re.compile(r"(?!(?i:latest|v\d+)\Z)[\w-]+", re.ASCII)
-
-_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class _ModelAlias(BaseModel):
@@ -117,7 +115,6 @@ class MlflowRegistry(ModelRegistry):
         self._api = MlflowApi(server, _TIMEOUT)
 
     def close(self) -> None:
-        """See `ModelRegistry.close`."""
         self._api.close()
 
     def _promote(self, candidate: Candidate, model: str, comparison: Comparison, alias: str) -> Promotion:
@@ -132,19 +129,16 @@ class MlflowRegistry(ModelRegistry):
         return Promotion(verdict["promoted"], str(own.number), uri, candidate.value, verdict["before"])
 
     def list_models(self) -> list[str]:
-        """See `ModelRegistry.list_models`."""
-        return sorted(
-            each.name for each in self._list("registered-models/search", "registered_models", _RegisteredModel)
-        )
+        call = partial(self._api.get, "registered-models/search")
+        return sorted(each.name for each in self._api.list_all(call, "registered_models", _RegisteredModel))
 
     def list_versions(self, model: str) -> list[ModelVersion]:
-        """See `ModelRegistry.list_versions`."""
-        try:
+        with SuppressCodes("RESOURCE_DOES_NOT_EXIST"):
             aliases, _ = self._get_model(model)
-        except TrackingError as error:
-            if error.code == "RESOURCE_DOES_NOT_EXIST":
-                return []
-            raise
+            return self._describe_versions(model, aliases)
+        return []
+
+    def _describe_versions(self, model: str, aliases: Mapping[str, int]) -> list[ModelVersion]:
         return [
             ModelVersion(
                 str(each.number),
@@ -157,7 +151,6 @@ class MlflowRegistry(ModelRegistry):
         ]
 
     def rollback(self, model: str, version: str, alias: str = CHAMPION) -> None:
-        """See `ModelRegistry.rollback`."""
         versions = self._list_versions(model)
         target = next((each for each in versions if str(each.number) == version), None)
         if target is None:
@@ -168,22 +161,17 @@ class MlflowRegistry(ModelRegistry):
         self._api.post("model-versions/delete-tag", "DELETE", name=model, version=version, key=_DEMOTED + alias)
 
     def has_origin_of(self, uri: str) -> bool:
-        """See `ModelRegistry.has_origin_of`."""
         return self._api.server.has_origin_of(uri)
 
     def repair(self, model: str, alias: str = CHAMPION) -> None:
-        """See `ModelRegistry.repair`."""
         for key in self._get_model(model)[1]:
             if key.startswith(_MOVING):
                 self._api.post("registered-models/delete-tag", "DELETE", name=model, key=key)
         self._move_alias(model, alias, 0, self._list_versions(model))
 
     def _create_model(self, model: str) -> None:
-        try:
+        with SuppressCodes("RESOURCE_ALREADY_EXISTS"):
             self._api.post("registered-models/create", name=model)
-        except TrackingError as error:
-            if error.code != "RESOURCE_ALREADY_EXISTS":
-                raise
 
     def _register(
         self, candidate: Candidate, model: str, comparison: Comparison, alias: str
@@ -219,14 +207,10 @@ class MlflowRegistry(ModelRegistry):
         return found[0], [each for each in versions if each.number not in doubles]
 
     def _delete_version(self, model: str, number: int) -> None:
-        try:
+        with SuppressCodes("RESOURCE_DOES_NOT_EXIST"):
             self._api.post("model-versions/delete", "DELETE", name=model, version=str(number))
-        except TrackingError as error:
-            if error.code != "RESOURCE_DOES_NOT_EXIST":
-                raise
 
     def _create_version(self, model: str, source: str, run_id: str | None, tags: Mapping[str, str]) -> list[_Version]:
-        """Create a version, and return all versions."""
         entries = [{"key": key, "value": value} for key, value in tags.items()]
         # Two promoters can compute the same next number; the database refuses one of them.
         for attempt in range(_TRIES):
@@ -384,18 +368,9 @@ class MlflowRegistry(ModelRegistry):
 
     def _list_versions(self, model: str) -> list[_Version]:
         quoted = model.replace("'", "''")
-        found = self._list("model-versions/search", "model_versions", _RegisteredVersion, filter=f"name='{quoted}'")
+        call = partial(self._api.get, "model-versions/search", filter=f"name='{quoted}'")
+        found = self._api.list_all(call, "model_versions", _RegisteredVersion)
         return sorted((_Version.parse(each) for each in found), key=lambda each: each.number)
-
-    def _list(self, path: str, key: str, model: type[_Model], **parameters: str) -> list[_Model]:
-        found: list[_Model] = []
-        token = ""
-        while True:
-            page = self._api.get(path, max_results="1000", page_token=token, **parameters)
-            found += [self._api.parse(model, each) for each in page.get(key) or ()]
-            token = page.get("next_page_token") or ""
-            if not token:
-                return found
 
 
 def _select_versions(versions: list[_Version], candidate: Candidate) -> list[_Version]:

@@ -6,7 +6,6 @@ move the alias to it only if it is better, give the same answer when asked again
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
@@ -23,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from trainer_core.errors import InvalidRequestError
 from trainer_core.jobs import Outcome
+from trainer_core.node import locks
 from trainer_core.secrets import redact
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Comparison:
     replaces: bool
 
     def matches(self, metric: str | None, mode: str | None) -> bool:
-        """Return whether the champion was compared by the same metric. One of an earlier release has no name."""
+        """Return whether the champion was compared by the same metric. One without a name has any."""
         names = {self.metric, metric or _UNNAMED} - {_UNNAMED}
         return len(names) <= 1 and (mode or self.mode) == self.mode
 
@@ -317,7 +317,7 @@ class ModelRegistry(ABC):
 
 
 class FolderRegistry(ModelRegistry):
-    """A registry in a folder of one machine; also reads the folders of earlier releases.
+    """A registry in a folder of one machine.
 
         <folder>/<model>/versions/<version>/    each promoted model
         <folder>/<model>/current.json           the model that the alias champion names; replaced atomically
@@ -365,12 +365,10 @@ class FolderRegistry(ModelRegistry):
         return Promotion(promoted, version, _get_entry_uri(folder, current), candidate.value, before)
 
     def list_models(self) -> list[str]:
-        """See `ModelRegistry.list_models`."""
         found = [path.parent.name for path in self._folder.glob("*/versions")]
         return sorted(found + ([""] if (self._folder / "versions").is_dir() else []))
 
     def list_versions(self, model: str) -> list[ModelVersion]:
-        """See `ModelRegistry.list_versions`."""
         folder = self._get_folder(model)
         entries = [_read_json(path) for path in folder.glob("versions/*.json")]
         aliases: dict[str, list[str]] = {}
@@ -378,8 +376,6 @@ class FolderRegistry(ModelRegistry):
             alias = CHAMPION if path.stem == "current" else path.stem
             entry = _read_current(folder, alias)
             aliases.setdefault(entry["version"], []).append(alias)
-            if all(each.get("version") != entry["version"] for each in entries):
-                entries.append(entry)  # Earlier releases wrote no entry for each version.
         return [
             ModelVersion(
                 each["version"],
@@ -390,17 +386,7 @@ class FolderRegistry(ModelRegistry):
             for each in sorted(entries, key=lambda each: (each.get("number", 0), each["version"]))
         ]
 
-    def read_entry(self, model: str = "", alias: str = CHAMPION) -> dict[str, Any]:
-        """Return what is recorded of the version that the alias names: version, metric, path; empty if there is none.
-
-        Args:
-            model: Name of the model. Default: the folder itself.
-            alias: The alias. Default ``champion``.
-        """
-        return _read_current(self._get_folder(model), alias)
-
     def rollback(self, model: str, version: str, alias: str = CHAMPION) -> None:
-        """See `ModelRegistry.rollback`."""
         folder = self._get_folder(model)
         with _lock_folder(folder):
             entry = _read_json(folder / "versions" / f"{_check_name('version', version)}.json")
@@ -487,7 +473,7 @@ def _describe(candidate: Candidate) -> dict[str, Any]:
 def _is_of(entry: Mapping[str, Any], candidate: Candidate) -> bool:
     """Return whether a decision or version is of this model: neither of a later job of its name, nor by another metric.
 
-    Earlier releases recorded the value only; a model that is promoted by its files has no uid.
+    A model that is promoted by its files has no uid, and its metric may have no name.
     """
     names = {entry.get("metric_name") or _UNNAMED, candidate.metric} - {_UNNAMED}
     uids = {entry.get("uid"), candidate.uid} - {None}
@@ -542,16 +528,13 @@ def _write_json(path: Path, data: Mapping[str, Any]) -> None:
 def _lock_folder(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
+        lock = locks.acquire(folder / "lock", mode=0o666)  # Users of a group may share a registry.
     except OSError as error:
         raise InvalidRequestError(
             f"registry {folder} cannot be written: {error.strerror or error}; name a folder that this process may "
             "write to, on a volume that is mounted here"
         ) from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            # A child process that another thread has forked meanwhile keeps the file open.
-            fcntl.flock(lock, fcntl.LOCK_UN)
+    try:
+        yield
+    finally:
+        locks.release(lock)

@@ -4,7 +4,11 @@ A point is sent with the time at which the training reported it, so that any num
 server stores it once. What a process could not send, the next one that waits for the job sends, from the position in
 the log that the run has.
 
-One thread of the process sends for all TrainJobs, so that no submit and no wait is delayed.
+One thread of the process sends for all TrainJobs, so that no submit and no wait is delayed. It takes what is due next:
+
+1. `RunSender.bind`: the parameters and tags of the run of a job that was just submitted.
+2. `RunReporter.start`, or `queue` where an orchestrator reads the log anyway: the points of the log, every few seconds.
+3. `RunReporter.finish`, when the job has ended: what is left of the log, the final metrics, the status.
 """
 
 from __future__ import annotations
@@ -42,16 +46,6 @@ from trainer_core.tracking.run import (
     list_unreported_runs,
 )
 from trainer_core.tracking.server import MlflowServer, choose_server
-
-__all__ = [
-    "EndedRun",
-    "RunReporter",
-    "RunSender",
-    "build_system_metrics",
-    "end_abandoned_runs",
-    "get_run_sender",
-    "warn_incomplete",
-]
 
 _log = logging.getLogger(__name__)
 
@@ -130,7 +124,6 @@ class RunReporter:
 
     @property
     def job(self) -> str:
-        """Name of the job."""
         return self._ref.name
 
     @property
@@ -240,7 +233,7 @@ class RunReporter:
         return self._server
 
     def queue(self, begin: Mapping[str, Any], chunk: LogChunk) -> None:
-        """Queue the points of a part of the log that somebody else reads, from its beginning or from a cursor."""
+        """Queue the points of a part of the log that the caller reads, from its beginning or from a cursor."""
         get_run_sender().put(self, self.build_points(chunk))
         # After the points: a report that takes them before this line knows less than it sends.
         if self._queued is not None and self._queued[1] != begin:
@@ -536,7 +529,6 @@ class RunSender:
 
 @cache
 def get_run_sender() -> RunSender:
-    """Return the sender of this process."""
     return RunSender()
 
 

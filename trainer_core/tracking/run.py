@@ -25,17 +25,6 @@ from trainer_core.request import TrackingRequest, TrainJobRequest
 from trainer_core.tracking import tags
 from trainer_core.tracking.mlflow_api import MAX_BATCH, MAX_VALUE, MlflowApi, MlflowRun, fit_names
 
-__all__ = [
-    "DEFAULT_EXPERIMENT",
-    "Point",
-    "RunWriter",
-    "bind_run",
-    "create_late_run",
-    "find_abandoned_outcome",
-    "find_outcome",
-    "list_unreported_runs",
-]
-
 _log = logging.getLogger(__name__)
 
 DEFAULT_EXPERIMENT = "trainjob"
@@ -84,7 +73,6 @@ class RunWriter:
         return bool(self._held)
 
     def load(self) -> None:
-        """Read the run."""
         run = self.api.get_run(self.id)
         if run.info.lifecycle_stage == "deleted":
             raise TrackingError(f"run {self.id} was deleted; it is left alone")
@@ -195,10 +183,8 @@ def _shorten(name: str) -> str:
 def _parse_keys(value: str) -> dict[str, str]:
     try:
         data = json.loads(value)
-    except ValueError:  # A person changed the tag, or it was cut by an earlier release.
+    except ValueError:  # A person changed the tag.
         return {}
-    if isinstance(data, list):  # Earlier releases wrote the names of curves, which were the metrics.
-        return {name: name for name in data if isinstance(name, str)}
     found = data if isinstance(data, dict) else {}
     return {name: key for name, key in found.items() if isinstance(key, str)}
 

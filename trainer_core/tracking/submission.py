@@ -25,8 +25,6 @@ from trainer_core.tracking.reporter import bind, get_run_sender, warn_incomplete
 from trainer_core.tracking.run import DEFAULT_EXPERIMENT
 from trainer_core.tracking.server import MlflowServer, choose_server
 
-__all__ = ["Submission", "prepare_submission"]
-
 _log = logging.getLogger(__name__)
 
 #: Backends whose nodes run on the machine of the submitter, so that a loopback address reaches the same server.
@@ -121,7 +119,7 @@ class Submission:
             run_id = stored.tracking.run_id if stored.tracking else None
             self._delete_runs(keep=run_id)
             server = choose_server(stored.tracking.uri, self._configured) if stored.tracking else None
-            if server is None or run_id is None or _did_not_answer(server):
+            if server is None or run_id is None or did_not_answer(server):
                 return  # The next wait for the job completes the run.
             bind(self._backend, ref, stored, server, self._redact)
         except TrainerError as error:  # The job exists: neither the server nor the backend may fail its submit now.
@@ -143,7 +141,7 @@ class Submission:
                 get_report_api(self._server).delete_run(run_id)
 
     def _create_run(self, server: MlflowServer, request: TrainJobRequest, attempt: int) -> dict[str, Any]:
-        if _did_not_answer(server):
+        if did_not_answer(server):
             raise TrackingError(f"MLflow server {server.uri} did not answer recently", transient=True)
         try:
             api = get_submit_api(server)
@@ -152,8 +150,7 @@ class Submission:
             run_tags = tags.build_run_tags(request, self._backend, identity)
             run_id = api.create_run(experiment, str(run_tags[tags.RUN_NAME]), run_tags, int(time.time() * 1000))
         except TrackingError as error:
-            if error.transient:
-                _unreachable_until[server.uri] = time.monotonic() + _PAUSE_SECONDS
+            note_unreachable(server, error)
             raise
         self._created.append(run_id)
         return {"run_id": run_id, "experiment_id": experiment}
@@ -189,8 +186,15 @@ class Submission:
         return {name: value for name, value in values.items() if value}
 
 
-def _did_not_answer(server: MlflowServer) -> bool:
+def did_not_answer(server: MlflowServer) -> bool:
+    """Return whether a submit does not wait for a server, because it did not answer recently."""
     return time.monotonic() < _unreachable_until.get(server.uri, 0.0)
+
+
+def note_unreachable(server: MlflowServer, error: TrackingError) -> None:
+    """Let no submit wait for a server for a while, if the error is that it did not answer."""
+    if error.transient:
+        _unreachable_until[server.uri] = time.monotonic() + _PAUSE_SECONDS
 
 
 def _build_client_env(tracking: TrackingRequest, request: TrainJobRequest, attempt: int) -> dict[str, str]:

@@ -15,31 +15,9 @@ from trainer_core.tracking.mlflow_api import fit_names
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
 
-__all__ = [
-    "ATTEMPT",
-    "BACKEND",
-    "CURSOR",
-    "CURVES",
-    "KEY",
-    "NAME",
-    "NAMESPACE",
-    "PARENT",
-    "PENDING",
-    "PLACE",
-    "REPORTED",
-    "RUN_NAME",
-    "UID",
-    "build_identity",
-    "build_job_tags",
-    "build_key",
-    "build_outcome_tags",
-    "build_params",
-    "build_renamed",
-    "build_run_tags",
-    "get_run_status",
-]
-
 RUN_NAME = "mlflow.runName"
+#: Description of a run in MLflow's UI.
+NOTE = "mlflow.note.content"
 PARENT = "mlflow.parentRunId"
 #: What attempts of the same work have in common: hash of the owner, or of the job's name.
 KEY = "trainjob.key"
@@ -63,12 +41,21 @@ PENDING = "trainjob.pending"
 REPORTED = "trainjob.reported"
 #: Prefix of the tags that have the key in MLflow of names that it does not take, as JSON.
 RENAMED = "trainjob.renamed"
+#: The search that the run is of, the search of a trial, and the trial's number.
+SEARCH_KEY, SEARCH, TRIAL = "trainjob.search.key", "trainjob.search", "trainjob.trial"
+#: The limits of a search as JSON, and its best trial so far.
+SEARCH_LIMITS, BEST_TRIAL, BEST_JOB = "trainjob.search.limits", "trainjob.best.trial", "trainjob.best.job"
 _MAX_NAME = 250
 
 
 def build_key(request: TrainJobRequest) -> str:
     """Return what the attempts of the same work have in common: 40 hex digits."""
     return naming.hash_owner_key(request.owner.key if request.owner else f"name/{request.name}")
+
+
+def build_search_key(key: str, generation: str | None) -> str:
+    """Return what the trials of a search have in common, and no other search."""
+    return "/".join((naming.hash_owner_key(key), *(() if generation is None else (generation,))))
 
 
 def build_identity(request: TrainJobRequest, attempt: int | None) -> dict[str, str]:
@@ -81,7 +68,6 @@ def build_identity(request: TrainJobRequest, attempt: int | None) -> dict[str, s
 
 
 def build_run_tags(request: TrainJobRequest, backend: Backend, identity: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags with which a run is created."""
     tracking = request.tracking
     name = request.require_name()
     code = request.trainer.code if request.trainer else None
@@ -97,12 +83,14 @@ def build_run_tags(request: TrainJobRequest, backend: Backend, identity: Mapping
         **({"trainjob.owner": request.owner.key} if request.owner else {}),
         **identity,
     }
+    if request.search is not None and request.owner is not None:
+        own |= {SEARCH: build_search_key(request.search.key, request.owner.generation)}
+        own |= {TRIAL: str(request.search.trial)}
     given = tracking.tags if tracking else {}
     return {**given, **{key: value for key, value in own.items() if value}}
 
 
 def build_job_tags(ref: TrainJobRef, place: str | None) -> dict[str, str]:
-    """Return the tags that bind a run to its job."""
     tags = {UID: ref.uid, NAME: ref.name, NAMESPACE: ref.namespace, BACKEND: ref.backend}
     return {**tags, **({PLACE: place} if place else {})}
 

@@ -24,8 +24,7 @@ const load = async () => {
   const failed = [];
   for (const job of drawn.jobs) {
     const key = String(taskQuery(job));
-    const { dag_id, run_id, task_id, map_index } = job;
-    if (!readers.has(key)) readers.set(key, new LogReader({ dag_id, run_id, task_id, map_index }, "node-0", { lines: 0 }));
+    if (!readers.has(key)) readers.set(key, new LogReader(Object.fromEntries(taskQuery(job)), "node-0", { lines: 0 }));
     await readers.get(key).read(ended(job)).catch((error) => {
       if (!(error instanceof RequestError)) throw error;
       failed.push([job.name, error.message]);
@@ -125,8 +124,8 @@ $("#equal").addEventListener("change", ({ target }) => {
 
 /** What the URL names, until the API server has answered. */
 drawn.jobs = address.searchParams.getAll("job").map((key) => {
-  const { dag_id = "", run_id = "", task_id = "", map_index = -1 } = Object.fromEntries(new URLSearchParams(key));
-  return { dag_id, run_id, task_id, map_index, label: taskName({ task_id, map_index }) };
+  const { dag_id = "", run_id = "", task_id = "", map_index = -1, attempt } = Object.fromEntries(new URLSearchParams(key));
+  return { dag_id, run_id, task_id, map_index, attempt, label: taskName({ task_id, map_index }) };
 });
 draw();
 const reload = repeat(load, () => (drawn.jobs.every(ended) ? 30 : 5));

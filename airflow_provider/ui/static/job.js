@@ -72,6 +72,7 @@ function jobPage() {
 
   const load = async () => {
     const response = await request("job", task);
+    if (response.is_search) location.replace(`search?${taskQuery(task)}`);
     if (job && job.name !== response.name) { log.clear(); reported.length = 0; }
     job = response;
     draw(job, act, attempts.rows);
@@ -155,7 +156,7 @@ const categories = {
   Deadline: "Deadline exceeded",
   Initializer: "Dataset or model cannot be downloaded",
   Rejected: "Rejected by the cluster",
-  Deleted: "Cancelled or deleted",
+  Deleted: "Cancelled",
   StoppedEarly: "Stopped early by its search",
   Infrastructure: "Failure of the infrastructure",
 };
@@ -183,6 +184,7 @@ function drawFacts(job) {
     .flatMap(([href, words], index) => [index > 0 && " · ", link(href, words)]);
   const facts = [
     ["TrainJob", breakable(job.name)],
+    ["Search", job.is_trial && el("a", { href: `search?${taskQuery(job.task)}` }, breakable(taskName(job.task)))],
     ["Task", taskLink(job.task, breakable(`${job.task.dag_id} › ${taskName(job.task)}`))],
     ["Run", airflowLink(`dags/${encodeURIComponent(job.task.dag_id)}/runs/${encodeURIComponent(job.task.run_id)}`, breakable(job.task.run_id))],
     ["Task state", job.task.state],
@@ -204,7 +206,9 @@ function drawFactList(facts) {
 }
 
 /** Whether the same definition can succeed in another run. A deleted TrainJob says nothing about that. */
-const advice = ({ category, retryable }) => category === "Deleted" ? "Airflow does not retry a deleted TrainJob." : retryable ? "A retry can help." : "A retry would fail in the same way.";
+const advice = ({ category, retryable }) => category === "Deleted" ? "Airflow does not retry a cancelled TrainJob." : retryable ? "A retry can help." : "A retry would fail in the same way.";
+
+const isEndedEarly = (job) => ["Cancelled", "Stopped early"].includes(job.status);
 
 const lastKnown = (job) => ended(job) ? "" : `Its status is unknown here; its task last saw it ${job.status ?? "before it was created"}. `;
 
@@ -214,8 +218,8 @@ function notices(job) {
   if (diagnosis) {
     const where = [diagnosis.step && `in ${diagnosis.step}`, diagnosis.node && `on ${diagnosis.node}`, diagnosis.exit_code !== undefined && `exit code ${diagnosis.exit_code}`].filter(Boolean).join(", ");
     const detail = diagnosis.traceback || (diagnosis.log_tail || []).join("\n");
-    items.push(el("div", { class: `notice ${["Cancelled", "Stopped early"].includes(job.status) ? "warn" : "bad"}` }, el("h2", {}, `${ended(job) ? "" : "Problem: "}${categories[diagnosis.category] ?? diagnosis.category}`),
-      el("p", {}, diagnosis.reason), el("p", { class: "quiet" }, [where, advice(diagnosis)].filter(Boolean).join(". ")),
+    items.push(el("div", { class: `notice ${isEndedEarly(job) ? "warn" : "bad"}` }, el("h2", {}, `${ended(job) ? "" : "Problem: "}${categories[diagnosis.category] ?? diagnosis.category}`),
+      diagnosis.reason !== "it was cancelled" && el("p", {}, diagnosis.reason), el("p", { class: "quiet" }, [where, advice(diagnosis)].filter(Boolean).join(". ")),
       detail && el("pre", { tabindex: 0, "aria-label": "Last log lines" }, detail)));
   }
   if (job.deleted) items.push(el("p", { class: "notice" }, `Deleted by ${job.deleted.by} on ${new Date(job.deleted.at).toLocaleString()}. This page shows the XComs of its task.`));
@@ -239,7 +243,7 @@ function remaining(job) {
 
 /** How far the training is; of one that has ended without success, how far it came. */
 function progress(job) {
-  const { step, total, percentage, checkpoint, resumed_from } = job.progress ?? job.deleted ?? {};
+  const { step, total, percentage, checkpoint, resumed_from } = job.deleted?.step === undefined ? job.progress ?? {} : job.deleted;
   if (step === undefined || step === null) return null;
   const rest = remaining(job);
   const place = describeSteps({ step, total });
@@ -273,16 +277,18 @@ function drawAttempts(job, rows) {
 function steps(job) {
   const begin = new Date(job.created);
   const all = Math.max(1, since(job.created, job.finished));
+  // The processes of a TrainJob that was ended did not fail.
+  const word = (step) => (step.status === "Failed" && isEndedEarly(job) ? job.status : step.status);
   const timeline = (step) => {
     if (!step.started || step.status === "Pending") return undefined;
-    const part = el("i", { "data-status": step.status });
+    const part = el("i", { "data-status": word(step) });
     part.style.left = `${Math.min(99, (100 * (new Date(step.started) - begin)) / all)}%`;
     part.style.width = `${Math.max(0, Math.min(100, (100 * since(step.started, step.finished)) / all))}%`;
     return el("div", { class: "timeline", "aria-hidden": "true" }, part);
   };
   return titled("Steps", table(job.steps, [
     ["Step", (step) => step.name, "name"],
-    ["Status", (step) => step.status && status(step.status)],
+    ["Status", (step) => step.status && status(word(step))],
     ["Timeline", timeline],
     ["Duration", (step) => step.started && step.status !== "Pending" && span(since(step.started, step.finished)), "number"],
     ["Node", (step) => step.machine && breakable(step.machine)],

@@ -109,8 +109,8 @@ function drawList({ jobs, older, asked, page }) {
     return text === undefined ? undefined : el("span", { class: column === "reason" && "lines" }, isText(column) ? breakable(text) : text);
   }, isText(column) ? undefined : "number", column]);
   return [table(jobs, [
-    ["Compare", compareBox, "pick"],
-    ["TrainJob", (job) => el("a", { class: "name", href: `job?${taskQuery(job)}` }, breakable(job.label), " ", el("small", { class: "quiet" }, breakable(job.name))), "job", "name"],
+    ["Compare", (job) => !job.is_search && compareBox(job), "pick"],
+    ["TrainJob", (job) => el("a", { class: "name", href: `${job.is_search ? "search" : "job"}?${taskQuery(job)}` }, breakable(job.label), " ", el("small", { class: "quiet" }, breakable(job.name))), "job", "name"],
     ["Status", listStatus, undefined, "status"],
     ["Progress", (job) => (job.progress?.percentage !== undefined && !ended(job) ? bar(job.progress) : undefined), "number"],
     ...optional,
@@ -147,7 +147,8 @@ function listStatus(job) {
   if (job.is_unknown) return el("span", { class: "lines" }, status("Unknown"), el("small", { class: "quiet" }, job.status ? `last known: ${job.status}` : ""));
   const why = job.waits_for ?? job.reason;
   const stopped = ended(job) && job.progress?.step !== undefined && `stopped at ${steps(job.progress)}`;
-  return job.status && el("span", { class: "lines" }, status(job.status), why && el("small", { class: "quiet", title: why }, breakable(why)), stopped && el("small", { class: "quiet" }, stopped));
+  const summary = job.summary && el("small", { class: "quiet", title: job.summary }, breakable(job.summary));
+  return job.status && el("span", { class: "lines" }, status(job.status), summary, why && el("small", { class: "quiet", title: why }, breakable(why)), stopped && el("small", { class: "quiet" }, stopped));
 }
 
 const bar = ({ percentage }) => el("span", {}, el("progress", { max: 100, value: percentage, "aria-label": "Progress" }), `${percentage} %`);

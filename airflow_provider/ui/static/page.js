@@ -166,7 +166,7 @@ export function table(rows, columns, label, kind, sort) {
 }
 
 export const titled = (title, ...content) => el("section", { "aria-label": title }, el("h2", {}, title), ...content);
-export const taskQuery = ({ dag_id, run_id, task_id, map_index }) => new URLSearchParams({ dag_id, run_id, task_id, map_index });
+export const taskQuery = ({ dag_id, run_id, task_id, map_index, attempt }) => new URLSearchParams({ dag_id, run_id, task_id, map_index, ...(attempt && { attempt }) });
 
 /** A link to a page of Airflow. In Airflow's frame, a click navigates the outer window, not the frame. */
 export function airflowLink(path, words) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
@@ -52,8 +52,6 @@ from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
 from trainer_core.secrets import mask_credentials
 
-__all__ = ["ContainerBackend"]
-
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 #: How long an action may be due before an observer starts another supervisor: on the submitter's machine; on another
@@ -73,7 +71,7 @@ class ContainerBackend(Backend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "Tracking", "ActiveDeadlineSeconds", "Suspend", "DeleteAfter"),
-            *("TrainerCommand", "TrainerArgs", "RuntimePatch", "Checkpoints"),
+            *("TrainerCommand", "TrainerArgs", "RuntimePatch", "Checkpoints", "MoreMemory"),
         }
     )
 
@@ -296,6 +294,18 @@ class ContainerBackend(Backend):
             except (TrainerError, ValueError, KeyError) as error:
                 _log.warning("TrainJob %r is not listed: %s", job.name, error)
         return sorted(jobs, key=lambda job: job.creation_timestamp, reverse=True)
+
+    def list_search_jobs(
+        self, key: str, known: Collection[str]
+    ) -> dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None]:
+        found: dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None] = {}
+        for name, job in self._store.list_search_jobs(key, known).items():
+            found[name] = None
+            if job is not None:
+                self._ensure_supervised(job)
+                observation = observations.observe_job(job, self._read_progress(job))
+                found[name] = job.ref, observations.parse_request(job), observation
+        return found
 
     def list_runtimes(self) -> list[Runtime]:
         return self._runtimes.list()

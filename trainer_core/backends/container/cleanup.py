@@ -15,8 +15,6 @@ from trainer_core.backends.container import names, observations
 from trainer_core.backends.container.engine import Engine, EngineRequestError
 from trainer_core.backends.container.job_journal import ContainerJob
 
-__all__ = ["find_expired_jobs", "list_code_uris", "remove_job", "remove_orphans"]
-
 #: Minimum age of a container that is removed because its job does not exist: the job may be created just now.
 _ORPHAN_AGE = timedelta(minutes=10)
 

@@ -18,8 +18,6 @@ from trainer_core.fetch import cache
 from trainer_core.fetch.local_files import LocalSource, parse_local_path
 from trainer_core.fetch.source import FetchError, NoProgress
 
-__all__ = ["CopyTask"]
-
 
 class CopyTask:
     """One copy, started by the constructor."""

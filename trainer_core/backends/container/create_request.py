@@ -10,8 +10,6 @@ from trainer_core.backends.container import names
 from trainer_core.backends.container.job_journal import ContainerJob
 from trainer_core.backends.container.plan import CACHE_PATH, DATA_PATHS, FETCH
 
-__all__ = ["SECRETS_PATH", "CreateInputs", "build_create_request"]
-
 #: File with the credentials of a step. It is in the container's own layer, readable by its user only, and emptied when
 #: the job has ended.
 SECRETS_PATH = "/trainjob-secrets.json"
@@ -46,7 +44,11 @@ class CreateInputs:
 
 
 def build_create_request(job: ContainerJob, step: Mapping[str, Any], inputs: CreateInputs) -> dict[str, Any]:
-    """Return the body of the call that creates the container of a step."""
+    """Return the body of the call that creates the container of a step.
+
+    ``{"name": "node-0", "image": "torch", "command": ["python", "train.py"], "memory": 2**30, ...}`` →
+    ``{"Image": "torch", "Entrypoint": ["python", "train.py"], "Cmd": [], "HostConfig": {"Memory": 2**30, ...}, ...}``
+    """
     host = step.get("host") or names.host_name(job.name, step["name"])
     network = names.network_name(job.uid)
     # What is in the file of the credentials is of no use without them.
@@ -128,6 +130,7 @@ def _limit_fields(step: Mapping[str, Any]) -> dict[str, Any]:
     gpus = step.get("gpus")
     return _without_none(
         Memory=step.get("memory"),
+        MemorySwap=step.get("memory_swap"),
         NanoCpus=step.get("nano_cpus"),
         ShmSize=step.get("shm_size"),
         CapAdd=step.get("cap_add"),

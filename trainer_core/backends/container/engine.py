@@ -18,8 +18,6 @@ from trainer_core.backends.container.timestamps import parse_time
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.secrets import mask_credentials
 
-__all__ = ["Engine", "EngineConflictError", "EngineNotFoundError", "EngineRequestError", "Frame"]
-
 _TIMEOUT_SECONDS = 60
 #: For pulls, which send progress messages in between.
 _PULL_TIMEOUT_SECONDS = 600
@@ -68,7 +66,6 @@ class Engine:
         weakref.finalize(self, self._api.close)
 
     def close(self) -> None:
-        """Close the connections."""
         self._api.close()
 
     @property
@@ -88,7 +85,6 @@ class Engine:
 
     @property
     def version(self) -> str:
-        """Version of the engine."""
         server = self._ping_headers.get("Server", "").partition(" ")[0]
         return server.partition("/")[2] or "?"
 
@@ -98,7 +94,6 @@ class Engine:
         return self._ping_headers.get("Api-Version", "")
 
     def get_info(self) -> dict[str, Any]:
-        """Return the engine's information about itself and its machine."""
         with self._translate_errors():
             return dict(self._api.info())
 
@@ -120,27 +115,33 @@ class Engine:
         return datetime.now(timezone.utc) + self._clock_offset
 
     def list_volumes(self, *labels: str) -> list[dict[str, Any]]:
-        """Return the volumes that have all these labels (``key=value``)."""
+        """Return the volumes that have all these labels (``key=value``). The first one should be the rarest."""
         with self._translate_errors():
-            return list(self._api.volumes(filters={"label": list(labels)}).get("Volumes") or ())
+            # Podman returns the volumes that have any of several labels.
+            volumes = self._api.volumes(filters={"label": [labels[0]]}).get("Volumes") or ()
+        wanted = [label.partition("=") for label in labels]
+        return [each for each in volumes if all((each["Labels"] or {}).get(key) == value for key, _, value in wanted)]
 
     def inspect_volume(self, name: str) -> dict[str, Any]:
-        """Return one volume."""
         with self._translate_errors():
             return dict(self._api.inspect_volume(name))
 
     def get_or_create_volume(self, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
         """Return the volume with this name. It is created with these labels if it does not exist."""
+        from docker.errors import APIError
+
         with self._translate_errors():
             try:
                 return dict(self._api.create_volume(name, labels=dict(labels)))
-            except self._api_error:
+            except APIError:
                 # Podman returns an error if two clients create the volume at the same moment.
                 return dict(self._api.inspect_volume(name))
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume. If it does not exist, this succeeds."""
         with self._translate_errors(), _ignore_not_found():
+            # Podman removes another volume whose name begins with this one if no volume has this name.
+            self._api.inspect_volume(name)
             self._api.remove_volume(name)
 
     def list_networks(self, *labels: str) -> list[dict[str, Any]]:
@@ -149,7 +150,6 @@ class Engine:
             return list(self._api.networks(filters={"label": list(labels)}))
 
     def ensure_network(self, name: str, labels: Mapping[str, str]) -> None:
-        """Create a network unless it exists."""
         with self._translate_errors():
             if any(network["Name"] == name for network in self._api.networks(names=[name])):
                 return
@@ -161,7 +161,6 @@ class Engine:
             self._api.remove_network(name)
 
     def has_image(self, image: str) -> bool:
-        """Return whether the engine has an image."""
         try:
             with self._translate_errors():
                 self._api.inspect_image(image)
@@ -175,7 +174,6 @@ class Engine:
             return dict(self._api.inspect_image(image).get("Config") or {})
 
     def pull_image(self, image: str) -> None:
-        """Pull an image from its registry."""
         api = self._connect(self.api_version or _MIN_API_VERSION, _PULL_TIMEOUT_SECONDS)
         with self._translate_errors(), closing(api):
             # Without a tag the library would pull all tags.
@@ -197,7 +195,6 @@ class Engine:
             return list(self._api.containers(all=True, filters={"label": list(labels)}))
 
     def inspect_container(self, container: str) -> dict[str, Any]:
-        """Return one container, by id or name."""
         with self._translate_errors():
             return dict(self._api.inspect_container(container))
 
@@ -207,7 +204,6 @@ class Engine:
             return str(self._api.create_container_from_config(dict(body), name)["Id"])
 
     def start_container(self, container: str) -> None:
-        """Start a container that was created."""
         with self._translate_errors():
             self._api.start(container)
 
@@ -222,12 +218,10 @@ class Engine:
             self._api.remove_container(container, v=True, force=force)
 
     def rename_container(self, container: str, name: str) -> None:
-        """Give a container another name."""
         with self._translate_errors():
             self._api.rename(container, name)
 
     def stream_log(self, container: str, since: int, tail: int | None = None) -> Iterator[Frame]:
-        """Yield the log of a container."""
         # Requested directly: the library's method for logs does not close the connection if reading stops early.
         url = f"{self._api.base_url}/v{self._api.api_version}/containers/{container}/logs"
         params = {"stdout": True, "stderr": True, "timestamps": True, "tail": tail or "all", "since": since or None}
@@ -254,7 +248,6 @@ class Engine:
             return file.read() if file is not None else None
 
     def write_file(self, container: str, path: str, data: bytes, owner: int = 0, mode: int = 0o400) -> None:
-        """Write a file into a container."""
         member = tarfile.TarInfo(path.lstrip("/"))
         member.size, member.mode, member.uid, member.gid = len(data), mode, owner, owner
         archive = io.BytesIO()
@@ -268,14 +261,22 @@ class Engine:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        with _translate_errors(self.address):
+        """Convert the errors of the docker library, and of the libraries below it."""
+        import requests
+        import urllib3
+        from docker.errors import APIError, DockerException
+
+        try:
             yield
-
-    @property
-    def _api_error(self) -> Any:
-        from docker.errors import APIError
-
-        return APIError
+        except APIError as error:
+            kinds = {_NOT_FOUND: EngineNotFoundError, _CONFLICT: EngineConflictError}
+            kind = kinds.get(error.status_code or 0, EngineRequestError)
+            raise kind(_to_one_line(error.explanation or str(error)), self.address) from error
+        except (requests.RequestException, urllib3.exceptions.HTTPError, DockerException, OSError) as error:
+            raise BackendUnavailableError(
+                f"container engine at {mask_credentials(self.address)} does not answer "
+                f"({mask_credentials(_to_one_line(error))}); check that it is running"
+            ) from error
 
 
 def _split_frames(blocks: Iterator[bytes]) -> Iterator[Frame]:
@@ -300,26 +301,6 @@ def _ignore_not_found() -> Iterator[None]:
         yield
     except NotFound:
         return
-
-
-@contextmanager
-def _translate_errors(address: str) -> Iterator[None]:
-    """Convert the errors of the docker library, and of the libraries below it."""
-    import requests
-    import urllib3
-    from docker.errors import APIError, DockerException
-
-    try:
-        yield
-    except APIError as error:
-        kinds = {_NOT_FOUND: EngineNotFoundError, _CONFLICT: EngineConflictError}
-        kind = kinds.get(error.status_code or 0, EngineRequestError)
-        raise kind(_to_one_line(error.explanation or str(error)), address) from error
-    except (requests.RequestException, urllib3.exceptions.HTTPError, DockerException, OSError) as error:
-        raise BackendUnavailableError(
-            f"container engine at {mask_credentials(address)} does not answer "
-            f"({mask_credentials(_to_one_line(error))}); check that it is running"
-        ) from error
 
 
 def _to_one_line(text: object) -> str:

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,8 @@ from trainer_core.errors import BackendUnavailableError
 from trainer_core.secrets import mask_credentials
 from trainer_core.text import missing_extra
 
-__all__ = ["PODMAN", "ConnectionAttempt", "EngineCandidate", "connect_engine", "find_engine", "list_candidates"]
-
 DOCKER, PODMAN = "docker", "podman"
+_MISSING_LIBRARY = missing_extra("the container backend (Docker or Podman)", "docker", "containers")
 _SOCKET = "unix://"
 
 
@@ -96,13 +96,14 @@ def find_engine(config: ContainerBackendConfig) -> tuple[Engine | None, list[Con
     return None, attempts
 
 
+def check_library() -> None:
+    """Raise an error that names the extra if the engines' client, which brings requests, is not installed."""
+    if find_spec("docker") is None:
+        raise BackendUnavailableError(_MISSING_LIBRARY, transient=False)
+
+
 def connect_engine(config: ContainerBackendConfig) -> Engine:
-    """Return the engine to use."""
-    try:
-        import docker  # noqa: F401 -- imported only to report that it is missing
-    except ImportError as error:
-        message = missing_extra("the container backend (Docker or Podman)", "docker", "containers")
-        raise BackendUnavailableError(message, transient=False) from error
+    check_library()
     engine, attempts = find_engine(config)
     if engine is None:
         tried = mask_credentials(

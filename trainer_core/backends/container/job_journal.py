@@ -19,20 +19,6 @@ from trainer_core.backends.container import names
 from trainer_core.backends.container.timestamps import parse_optional_time
 from trainer_core.jobs import Outcome, TrainJobRef
 
-__all__ = [
-    "COPIED",
-    "END",
-    "LAUNCH",
-    "NOTE",
-    "RESUME",
-    "SUSPEND",
-    "Container",
-    "ContainerJob",
-    "JournalEntry",
-    "parse_job",
-    "parse_jobs",
-]
-
 #: Kinds of journal entries. `COPIED`: a step that needs no container has ended. `LAUNCH`: the nodes of a run are
 #: created and will be started. `NOTE`: an event that does not change the job.
 SUSPEND, RESUME, COPIED, LAUNCH, END, NOTE = "suspend", "resume", "copied", "launch", "end", "note"
@@ -112,14 +98,12 @@ class ContainerJob:
 
     @property
     def ref(self) -> TrainJobRef:
-        """Ref of the job."""
         engine = self.claim.get("engine")  # A job of an older version has none.
         place = f"{self.claim['engine_host']}/{engine}" if engine else None
         return TrainJobRef("container", self.namespace, self.name, self.uid, place)
 
     @property
     def created(self) -> datetime:
-        """When the job was created."""
         return datetime.fromisoformat(self.claim["created"])
 
     @property

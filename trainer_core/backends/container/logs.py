@@ -21,8 +21,6 @@ from trainer_core.backends.container.timestamps import parse_time
 from trainer_core.jobs import Progress
 from trainer_core.logs import LogLine, find_last_progress
 
-__all__ = ["ContainerLogCursor", "LogRead", "ProgressReader", "find_tail_cursor", "read_last_lines", "read_lines"]
-
 #: The engine's clock may be set back by less than this without losing lines.
 _MARGIN_SECONDS = 5
 #: A longer line is returned in pieces before it is complete.
@@ -44,11 +42,9 @@ class ContainerLogCursor:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ContainerLogCursor:
-        """Parse the data that `to_dict` returned."""
         return cls(*(int(data.get(name, 0)) for name in ("since", "pieces", "first")))
 
     def to_dict(self) -> dict[str, int]:
-        """Return the cursor as JSON data."""
         return {"since": self.since, "pieces": self.pieces, "first": self.first}
 
 
@@ -69,7 +65,6 @@ def find_tail_cursor(frames: Iterable[Frame], num_lines: int) -> ContainerLogCur
 
 
 def read_lines(frames: Iterable[Frame], cursor: ContainerLogCursor, ended: bool, limit: int) -> LogRead:
-    """Read lines from a cursor on."""
     assembler = _LineAssembler(cursor)
     complete = True
     for stream, second, piece in _parse_frames(frames, cursor.since):

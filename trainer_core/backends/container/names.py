@@ -6,32 +6,6 @@ labels of a volume. Further volumes of this kind are the entries of the job's jo
 
 from __future__ import annotations
 
-__all__ = [
-    "CONTENT_LABEL",
-    "DATA_KIND",
-    "ENGINE_LABEL",
-    "JOB_KIND",
-    "KIND_LABEL",
-    "MANAGED_LABEL",
-    "NAMESPACE_LABEL",
-    "NAME_LABEL",
-    "OWNER_LABEL",
-    "RUN_LABEL",
-    "STEP_LABEL",
-    "TOKEN_LABEL",
-    "UID_LABEL",
-    "cache_volume",
-    "claim_volume",
-    "container_name",
-    "data_volume",
-    "engine_volume",
-    "entry_volume",
-    "fetched_volume",
-    "host_name",
-    "job_labels",
-    "network_name",
-]
-
 _PREFIX = "trainjob-workflows."
 #: On every object; the namespace.
 NAMESPACE_LABEL = _PREFIX + "namespace"
@@ -40,6 +14,8 @@ UID_LABEL = _PREFIX + "uid"
 NAME_LABEL = _PREFIX + "name"
 #: The owner of a job, as `naming.hash_owner_key` returns it.
 OWNER_LABEL = _PREFIX + "owner"
+#: The search of a job, hashed in the same way.
+SEARCH_LABEL = _PREFIX + "search"
 #: The kind of a volume: `JOB_KIND`, `DATA_KIND`, or the kind of a journal entry.
 KIND_LABEL = _PREFIX + "kind"
 JOB_KIND = "job"
@@ -60,7 +36,6 @@ _DEFAULT_NAMESPACE = "default"
 
 
 def job_labels(namespace: str, name: str, uid: str) -> dict[str, str]:
-    """Return the labels that every object of a job has."""
     return {MANAGED_LABEL: "true", NAMESPACE_LABEL: namespace, NAME_LABEL: name, UID_LABEL: uid}
 
 
@@ -70,12 +45,10 @@ def engine_volume(namespace: str) -> str:
 
 
 def claim_volume(namespace: str, name: str) -> str:
-    """Return the name of the volume that is the claim of a job."""
     return f"trainjob.{namespace}.{name}"
 
 
 def entry_volume(uid: str, number: int) -> str:
-    """Return the name of the volume that is an entry of a job's journal."""
     return f"trainjob.{uid}.{number}"
 
 
@@ -95,7 +68,6 @@ def cache_volume(namespace: str) -> str:
 
 
 def network_name(uid: str) -> str:
-    """Return the name of the network of a job."""
     return f"trainjob.{uid}"
 
 

@@ -16,17 +16,6 @@ from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeTrainer, TrainerType
 
-__all__ = [
-    "build_train_job",
-    "get_end_time",
-    "get_start_time",
-    "get_status",
-    "list_events",
-    "observe_job",
-    "parse_request",
-    "to_existing_job",
-]
-
 _EVENTS = {
     job_journal.SUSPEND: ("Suspended", "TrainJob is suspended"),
     job_journal.RESUME: ("Resumed", "TrainJob is resumed"),
@@ -34,7 +23,6 @@ _EVENTS = {
 
 
 def get_status(job: ContainerJob) -> str:
-    """Return the status of a job."""
     if job.outcome is not None:
         return job.outcome.status
     if job.is_suspended:
@@ -44,12 +32,10 @@ def get_status(job: ContainerJob) -> str:
 
 
 def observe_job(job: ContainerJob, progress: Progress | None) -> Observation:
-    """Return status, progress and outcome of a job."""
     return Observation(get_status(job), progress=progress, outcome=job.outcome)
 
 
 def to_existing_job(job: ContainerJob) -> ExistingJob:
-    """Return what `adoption.decide` needs to know of a job."""
     return ExistingJob(
         name=job.name,
         status=get_status(job),
@@ -61,7 +47,6 @@ def to_existing_job(job: ContainerJob) -> ExistingJob:
 
 
 def parse_request(job: ContainerJob) -> TrainJobRequest:
-    """Return the request that a job was created from."""
     try:
         return TrainJobRequest.parse(job.claim["request"])
     except InvalidRequestError as error:
@@ -78,13 +63,11 @@ def get_start_time(job: ContainerJob) -> datetime | None:
 
 
 def get_end_time(job: ContainerJob) -> datetime | None:
-    """Return when a job ended."""
     finished = job.outcome and job.outcome.finished_at
     return datetime.fromisoformat(finished) if finished else None
 
 
 def build_train_job(job: ContainerJob, progress: Progress | None) -> TrainJob:
-    """Return a job with its steps."""
     metadata = job.claim["request"].get("metadata") or {}
     return TrainJob(
         name=job.name,

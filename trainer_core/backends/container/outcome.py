@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,11 @@ from trainer_core.backends.container.logs import ProgressReader, read_last_lines
 from trainer_core.backends.container.plan import COPY, FETCH, NODE, RESULT_PATH, TERMINATION_PATH
 from trainer_core.backends.container.reconcile import Fail
 from trainer_core.backends.container.timestamps import format_time
-from trainer_core.jobs import Outcome, build_complete_outcome
-from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
-from trainer_core.logs import find_training_state
+from trainer_core.jobs import AttemptMemory, build_complete_outcome
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
 from trainer_core.node import files
 from trainer_core.node.termination import parse_record
 from trainer_core.resource_use import summarize_resource_use
-
-__all__ = ["build_complete_entry", "build_failed_entry", "collect_facts", "read_node_records"]
 
 _TAIL_LINES = 50
 
@@ -31,16 +28,15 @@ _TAIL_LINES = 50
 def build_failed_entry(
     job: ContainerJob, facts: Facts, now: datetime, records: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Return the content of the entry for a job that has failed."""
-    diagnosis = diagnose(facts)
-    outcome = Outcome(
-        ref=job.ref.to_dict(),
-        status="Failed",
-        diagnosis=diagnosis,
+    memory = AttemptMemory.parse(job.plan.get("memory"))
+    outcome = build_failed_outcome(
+        job.ref,
+        diagnose(replace(facts, memory=memory)),
+        records,
         started_at=_format_optional(observations.get_start_time(job)),
         finished_at=format_time(max(now, observations.get_start_time(job) or now)),
         resource_use=summarize_resource_use(records),
-        **find_training_state(diagnosis, records),
+        memory=memory,
     )
     return {"outcome": outcome.to_dict(), "progress": None}
 
@@ -63,12 +59,12 @@ def build_complete_entry(job: ContainerJob, engine: Engine) -> dict[str, Any]:
         last_progress=progress,
         fetched=dict(_list_fetched_uris(job)),
         resource_use=summarize_resource_use(records.values()),
+        memory=AttemptMemory.parse(job.plan.get("memory")),
     )
     return {"outcome": outcome.to_dict(), "progress": asdict(progress) if progress else None}
 
 
 def collect_facts(job: ContainerJob, engine: Engine, failure: Fail) -> Facts:
-    """Collect the facts about a failure."""
     if failure.deadline_seconds is not None:
         return Facts(deadline_seconds=failure.deadline_seconds)
     if failure.copy_step is not None:
@@ -93,19 +89,14 @@ def _collect_timeout_facts(job: ContainerJob, engine: Engine, step: str) -> Step
 
 
 def _collect_step_facts(engine: Engine, each: Container) -> StepFacts:
-    record = _read_termination_record(engine, each)
-    error = record.get("error") or {}
-    return StepFacts(
-        name=each.step,
+    return StepFacts.from_record(
+        each.step,
+        _read_termination_record(engine, each),
         exit_code=each.exit_code,
         node=each.name,
-        error_type=error.get("type"),
-        error_message=str(error.get("message", "")),
-        traceback=error.get("traceback"),
         log_tail=read_last_lines(engine, each, _TAIL_LINES),
         out_of_memory=each.out_of_memory,
         message=each.message,
-        record=record,
     )
 
 
@@ -136,8 +127,6 @@ def _store_result(
         if data is None:
             return {}
         parts = urlsplit(uri)
-        if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
-            raise ValueError("only a path or a file:// URI of the submitter's machine is supported")
         path = Path(unquote(parts.path) if parts.scheme else uri)
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write(path, data)

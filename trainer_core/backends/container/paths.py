@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["code_folder", "data_cache", "lock_path", "runtime_cache", "state_folder"]
-
 
 def state_folder() -> Path:
     """Return the folder of all files, inside ``TRAINJOB_HOME`` (default ``~/.trainjob``)."""
@@ -24,10 +22,8 @@ def code_folder() -> Path:
 
 
 def runtime_cache() -> Path:
-    """Return the folder of runtimes that were downloaded."""
     return state_folder() / "runtimes"
 
 
 def lock_path(uid: str) -> Path:
-    """Return the file that the supervisor of a job locks."""
     return state_folder() / "supervisors" / f"{uid}.lock"

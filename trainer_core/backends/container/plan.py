@@ -7,6 +7,7 @@ and nodes has the job's uid in its name, and the path of a copied folder is know
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, Literal
 
 from trainer_core import checkpoint_location, resources
@@ -15,25 +16,12 @@ from trainer_core.config import ContainerBackendConfig
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.initializers import DATASET_PATH, MODEL_PATH
 from trainer_core.k8s import runtimes
+from trainer_core.lifecycle.attempt_memory import apply_attempt_memory, get_attempt_memory
 from trainer_core.node import env
 from trainer_core.packaging import argv_payload
 from trainer_core.request import TRACKING_SECRETS, InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.resources import check_process_count
 from trainer_core.validation import check_reserved_env
-
-__all__ = [
-    "CACHE_PATH",
-    "CODE_PATH",
-    "COPY",
-    "DATA_PATHS",
-    "FETCH",
-    "NODE",
-    "RESULT_PATH",
-    "TERMINATION_PATH",
-    "render_plan",
-    "restore_commands",
-    "strip_commands",
-]
 
 #: Kinds of steps: copy a folder of this machine, fetch with an initializer image, train.
 COPY, FETCH, NODE = "copy", "fetch", "node"
@@ -60,17 +48,20 @@ _RESERVED_PREFIXES = ("PET_", "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "J
 
 
 def render_plan(request: TrainJobRequest, runtime: Mapping[str, Any], config: ContainerBackendConfig) -> dict[str, Any]:
-    """Return the plan of a request."""
     _check_request(request)
     checkpoint_location.resolve_uri(request, config.checkpoints_uri)
     images = {"dataset": config.dataset_initializer_image, "model": config.model_initializer_image}
     steps = [_render_initializer(role, source, request, images[role]) for role, source in _list_fetched(request)]
-    steps += _render_nodes(request, request.trainer, runtime, config) if request.trainer else []
+    memory, request = get_attempt_memory(request), apply_attempt_memory(request)
+    nodes = _render_nodes(request, request.trainer, runtime, config) if request.trainer else []
+    if memory is not None:
+        # Without swap: a process that needs more memory ends, instead of making the machine slow.
+        nodes = [{**node, "memory_swap": node["memory"]} for node in nodes]
     return {
         "version": 1,
         "name": request.require_name(),
         "runtime": runtimes.get_name(runtime) if request.trainer else None,
-        "steps": steps,
+        "steps": [*steps, *nodes],
         "pull_policy": config.pull_policy,
         "auto_remove": config.auto_remove,
         "initializer_timeout": config.initializer_timeout,
@@ -78,6 +69,7 @@ def render_plan(request: TrainJobRequest, runtime: Mapping[str, Any], config: Co
         "delete_after_seconds": request.delete_after_seconds,
         "suspend": request.suspend,
         "grace_seconds": request.checkpoints.grace if request.checkpoints else None,
+        **({"memory": asdict(memory)} if memory else {}),
     }
 
 
@@ -313,7 +305,7 @@ def _render_checkpoints(
     if uri is None:
         return {}, []
     if checkpoint_location.is_bucket(uri):
-        return checkpoint_location.build_variables(request, uri, lambda uri, _: uri), []
+        return checkpoint_location.build_variables(request, uri), []
     place = checkpoint_location.MOUNT_PATH
     volume, folder = checkpoint_location.split_uri(uri, (_VOLUME, _FILE))
 

@@ -15,8 +15,6 @@ from trainer_core.errors import UnsupportedError
 from trainer_core.k8s import runtimes
 from trainer_core.options.patches import merge_patches
 
-__all__ = ["apply_patches", "get_container_settings", "get_limits", "get_node_container"]
-
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- the path is the same in every container
 _POD_FIELDS = frozenset({"volumes", "containers", "securityContext"})
 _CONTAINER_FIELDS = frozenset({"name", "env", "volumeMounts", "securityContext"})
@@ -47,7 +45,6 @@ def apply_patches(runtime: Mapping[str, Any], patches: Sequence[Mapping[str, Any
 
 
 def get_node_container(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the container that runs the training."""
     return next(dict(each) for each in pod["containers"] if each.get("name") == runtimes.NODE)
 
 

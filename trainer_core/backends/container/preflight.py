@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from typing import Any
 
 from trainer_core.backends.container.engine import Engine
-from trainer_core.backends.container.engine_discovery import PODMAN, ConnectionAttempt, find_engine
+from trainer_core.backends.container.engine_discovery import PODMAN, ConnectionAttempt, check_library, find_engine
 from trainer_core.backends.container.runtimes import RuntimeCatalog
 from trainer_core.config import ContainerBackendConfig
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.k8s.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
 from trainer_core.secrets import mask_credentials
-from trainer_core.text import missing_extra
-
-__all__ = ["check_engine"]
 
 #: Docker 20.10 and Podman 4.
 _MIN_API_VERSION = (1, 41)
@@ -23,9 +19,10 @@ _MIN_API_VERSION = (1, 41)
 
 def check_engine(config: ContainerBackendConfig) -> PreflightReport:
     """Check what the container backend needs from an engine. Creates nothing."""
-    if find_spec("docker") is None:
-        problem = missing_extra("the container backend (Docker or Podman)", "docker", "containers")
-        return PreflightReport((PreflightCheck("docker library", MISSING, problem),))
+    try:
+        check_library()
+    except BackendUnavailableError as error:
+        return PreflightReport((PreflightCheck("docker library", MISSING, str(error)),))
     engine, attempts = find_engine(config)
     checks = tuple(_report_attempt(each, each is attempts[-1] and engine is not None) for each in attempts)
     if engine is None:

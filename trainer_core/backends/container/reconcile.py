@@ -14,8 +14,6 @@ from typing import Any, TypeAlias
 from trainer_core.backends.container.job_journal import Container, ContainerJob
 from trainer_core.backends.container.plan import COPY, FETCH, NODE
 
-__all__ = ["START_TIMEOUT", "Action", "Complete", "Copy", "Done", "Fail", "Start", "Stop", "Wait", "next_action"]
-
 #: If a container is created and not started for this time, the process that created it is presumed dead.
 START_TIMEOUT = timedelta(seconds=10)
 
@@ -78,7 +76,6 @@ Action: TypeAlias = Wait | Done | Stop | Copy | Start | Complete | Fail
 
 
 def next_action(job: ContainerJob, now: datetime) -> Action:
-    """Return the next action for a job."""
     if job.outcome is not None:
         return Stop(job.running_containers) if job.running_containers else Done()
     if job.is_suspended:

@@ -40,8 +40,6 @@ from trainer_core.jobs import Category, Outcome, TrainJobRef
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts
 from trainer_core.request import TRACKING_SECRETS
 
-__all__ = ["ContainerJobRunner", "stop_containers"]
-
 _log = logging.getLogger(__name__)
 
 #: Time for a container to exit after SIGTERM, before SIGKILL.

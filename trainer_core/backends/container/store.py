@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,8 +18,6 @@ from trainer_core.errors import ConflictError, JobElsewhereError, JobNotFoundErr
 from trainer_core.jobs import TrainJobRef
 from trainer_core.request import TrainJobRequest
 from trainer_core.secrets import mask_credentials
-
-__all__ = ["JobStore"]
 
 
 class JobStore:
@@ -52,6 +50,7 @@ class JobStore:
             names.KIND_LABEL: names.JOB_KIND,
             names.CONTENT_LABEL: json.dumps(claim),
             **({names.OWNER_LABEL: naming.hash_owner_key(owner.key)} if owner else {}),
+            **({names.SEARCH_LABEL: naming.hash_owner_key(request.search.key)} if request.search else {}),
         }
         volume = self.engine.get_or_create_volume(names.claim_volume(self.namespace, name), labels)
         actual_labels = volume.get("Labels") or {}
@@ -93,7 +92,6 @@ class JobStore:
         return self._get_by_uid(labels[names.UID_LABEL], name)
 
     def get(self, ref: TrainJobRef) -> ContainerJob:
-        """Return the job of a ref."""
         try:
             return self._get_by_uid(ref.uid, ref.name)
         except JobNotFoundError:
@@ -134,7 +132,6 @@ class JobStore:
             )
 
     def list_jobs(self) -> list[ContainerJob]:
-        """Return all jobs of the namespace."""
         label = f"{names.NAMESPACE_LABEL}={self.namespace}"
         containers: dict[str, list[dict[str, Any]]] = {}
         for raw in self._inspect_all(self.engine.list_containers(label)):
@@ -150,15 +147,32 @@ class JobStore:
         return job_journal.parse_jobs(self.engine.list_volumes(f"{names.KIND_LABEL}={names.JOB_KIND}"))
 
     def list_owner_jobs(self, key: str) -> list[ContainerJob]:
-        """Return the jobs of an owner."""
         claims = self.engine.list_volumes(
-            f"{names.NAMESPACE_LABEL}={self.namespace}", f"{names.OWNER_LABEL}={naming.hash_owner_key(key)}"
+            f"{names.OWNER_LABEL}={naming.hash_owner_key(key)}", f"{names.NAMESPACE_LABEL}={self.namespace}"
         )
         jobs = []
         for job in job_journal.parse_jobs(claims):
             with suppress(JobNotFoundError):
                 jobs.append(self._get_by_uid(job.uid, job.name))
         return jobs
+
+    def list_search_jobs(self, key: str, known: Collection[str]) -> dict[str, ContainerJob | None]:
+        """Return the jobs of a search by name, None for a known one. The containers of ended jobs are not read."""
+        volumes = self.engine.list_volumes(f"{names.NAMESPACE_LABEL}={self.namespace}")
+        search = naming.hash_owner_key(key)
+        uids = {each["Labels"][names.UID_LABEL] for each in volumes if each["Labels"].get(names.SEARCH_LABEL) == search}
+        found: dict[str, ContainerJob | None] = {}
+        groups: dict[str, list[Mapping[str, Any]]] = {uid: [] for uid in uids}
+        for volume in volumes:
+            group = groups.get(volume["Labels"].get(names.UID_LABEL))
+            if group is not None:
+                group.append(volume)
+        for uid, group in groups.items():
+            name = group[0]["Labels"][names.NAME_LABEL]
+            job = None if name in known else job_journal.parse_job(group, ())
+            with suppress(JobNotFoundError):
+                found[name] = self._get_by_uid(uid, name) if job is not None and job.outcome is None else job
+        return found
 
     def _get_by_uid(self, uid: str, name: str) -> ContainerJob:
         label = f"{names.UID_LABEL}={uid}"

@@ -14,23 +14,23 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from trainer_core.backends.container.paths import lock_path
+from trainer_core.node import locks
+
 if TYPE_CHECKING:
     from trainer_core.jobs import TrainJobRef
-
-__all__ = ["is_supervised", "launch_supervisor", "main"]
 
 #: Seconds between two polls of the engine: initial value, maximum and growth while nothing changes.
 _MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.1, 2.0
 _POLL_BACKOFF = 1.2
 #: The supervisor exits if the engine does not answer for this time. A later observer of the job starts another one.
 _MAX_UNAVAILABLE_SECONDS = 3600.0
-#: `is_supervised` holds the lock for a moment, which must not end this process.
+#: `is_supervised` shares the lock for a moment, which must not end this process.
 _LOCK_TIMEOUT_SECONDS = 2.0
 
 
 def launch_supervisor(ref: TrainJobRef, config: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
     """Start a supervisor. If one is already running on this machine, the new one exits."""
-    from trainer_core.backends.container.paths import lock_path
     from trainer_core.backends.supervisor import start_supervisor
     from trainer_core.errors import BackendUnavailableError
 
@@ -51,19 +51,7 @@ def launch_supervisor(ref: TrainJobRef, config: Mapping[str, Any], secrets: Mapp
 
 def is_supervised(uid: str) -> bool:
     """Return whether a supervisor of a job is running on this machine."""
-    from filelock import FileLock, Timeout
-
-    from trainer_core.backends.container.paths import lock_path
-
-    path = lock_path(uid)
-    if not path.exists():
-        return False
-    lock = FileLock(path, blocking=False, mode=0o600)
-    try:
-        with lock:
-            return False
-    except Timeout:
-        return True
+    return locks.is_locked(lock_path(uid))
 
 
 def main() -> None:
@@ -84,9 +72,6 @@ def _detach() -> None:
 
 def _run_locked(arguments: dict[str, Any]) -> None:
     # Imported late: the submitter does not wait for it.
-    from filelock import FileLock, Timeout
-
-    from trainer_core.backends.container.paths import lock_path
     from trainer_core.jobs import TrainJobRef
 
     ref = TrainJobRef.from_dict(arguments["ref"])
@@ -94,11 +79,11 @@ def _run_locked(arguments: dict[str, Any]) -> None:
     log = logging.FileHandler(lock.with_suffix(".log"), delay=True)
     logging.basicConfig(handlers=[log], format="%(asctime)s %(message)s", level=logging.WARNING)
     try:
-        with FileLock(lock, timeout=_LOCK_TIMEOUT_SECONDS, mode=0o600):
+        with locks.locked(lock, _LOCK_TIMEOUT_SECONDS):
             _run_to_end(arguments, ref)
             lock.unlink(missing_ok=True)
-    except Timeout:
-        return
+    except BlockingIOError:
+        return  # Another supervisor of the job runs on this machine.
     except Exception:
         # Boundary of the process: the error would be lost otherwise.
         logging.getLogger(__name__).exception("supervisor of TrainJob %s failed", ref.name)

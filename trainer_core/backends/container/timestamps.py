@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from datetime import datetime, timezone
 
-__all__ = ["NEVER", "format_time", "parse_optional_time", "parse_time"]
-
 #: The timestamp by which engines represent an event that has not happened.
 NEVER = "0001-01-01T00:00:00Z"
 _FRACTION = re.compile(r"(\.\d{1,6})\d*")

@@ -12,8 +12,6 @@ from trainer_core.logs import find_last_progress
 from trainer_core.node.progress import PREFIX
 from trainer_core.node.termination import parse_record
 
-__all__ = ["list_fetched_uris", "read_last_lines", "read_last_progress", "read_termination_record"]
-
 _TAIL_BYTES = 16_384
 _TAIL_LINES = 50
 #: How far back in a log `read_last_progress` searches.

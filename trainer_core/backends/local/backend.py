@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ from trainer_core import checkpoint_location, code_location, naming
 from trainer_core.backends import initializer_sources
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.environment_secrets import read_secrets
-from trainer_core.backends.follower import Follower, PollingFollower
+from trainer_core.backends.follower import Follower
 from trainer_core.backends.local import host, logs, observations, processes, runtimes
 from trainer_core.backends.local.job_record import (
     JobRecord,
@@ -31,6 +31,7 @@ from trainer_core.backends.local.job_record import (
 )
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, write_json
 from trainer_core.backends.local.plan import render_plan
+from trainer_core.backends.polling_follower import PollingFollower
 from trainer_core.backends.runtime_packages import list_interpreter_packages
 from trainer_core.backends.supervisor import start_supervisor
 from trainer_core.config import LocalProcessBackendConfig
@@ -48,8 +49,6 @@ from trainer_core.packaging import serializer
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
 from trainer_core.text import missing_extra
-
-__all__ = ["LocalProcessBackend"]
 
 _log = logging.getLogger(__name__)
 #: Time for the supervisor to end a job before its processes are killed.
@@ -306,7 +305,7 @@ class LocalProcessBackend(Backend):
         return sorted(jobs, key=lambda job: job.creation_timestamp, reverse=True)
 
     def list_search_jobs(
-        self, key: str, known: Container[str]
+        self, key: str, known: Collection[str]
     ) -> dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None]:
         found: dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None] = {}
         for name in self._state.list_search_names(key):
@@ -333,7 +332,6 @@ class LocalProcessBackend(Backend):
         return make_ref(self._state, record)
 
     def _get_folder(self, ref: TrainJobRef) -> JobFolder:
-        """Return the folder of the job of a ref."""
         state = _get_state_folder(ref)
         folder = _get_job_folder(state, ref.name)
         try:

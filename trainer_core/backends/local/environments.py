@@ -14,23 +14,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence, Set
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from trainer_core.node.packages import create_virtualenv
-
-__all__ = [
-    "EnvironmentBuildError",
-    "build_environment",
-    "environment_key",
-    "get_interpreter",
-    "list_environments",
-    "remove_environments",
-]
-
-_MARKER = "trainjob-ready"
+from trainer_core.node import locks, packages
+from trainer_core.node.packages import MARKER
 
 
 class EnvironmentBuildError(Exception):
@@ -44,7 +34,6 @@ def environment_key(packages: Sequence[str], index_urls: Sequence[str]) -> str:
 
 
 def get_interpreter(environments: Path, spec: dict[str, Any] | None) -> Path:
-    """Return the path of the Python interpreter of a job."""
     if spec is None:
         return Path(sys.executable)
     return environments / environment_key(spec["packages"], spec["index_urls"]) / "bin" / "python"
@@ -53,62 +42,42 @@ def get_interpreter(environments: Path, spec: dict[str, Any] | None) -> Path:
 def build_environment(environments: Path, spec: dict[str, Any], log: IO[bytes], process_env: Mapping[str, str]) -> None:
     """Build an environment unless it exists. Of several concurrent builders, one builds and the others wait."""
     key = environment_key(spec["packages"], spec["index_urls"])
-    folder = environments / key
-    with _lock_environment(environments, key):
-        if (folder / _MARKER).exists():
-            # The modification time of the marker is the time of the last use.
-            (folder / _MARKER).touch()
-            return
-        shutil.rmtree(folder, ignore_errors=True)
-        try:
-            _install(folder, spec["packages"], spec["index_urls"], log, {**os.environ, **process_env})
-            (folder / _MARKER).touch(mode=0o600)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+    uv = shutil.which("uv")
+
+    def install(python: Path) -> None:
+        command = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
+        finished = subprocess.run(
+            [*command, *spec["packages"]],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **process_env, **_index_variables(spec["index_urls"], os.environ)},
+            check=False,
+        )
+        if finished.returncode != 0:
+            names = ", ".join(spec["packages"])
+            raise EnvironmentBuildError(f"installing {names} failed with exit code {finished.returncode}")
+
+    with_pip = not uv and find_spec("pip") is None
+    packages.build_environment(environments / key, environments / f"{key}.lock", with_pip, install)
 
 
 def list_environments(environments: Path) -> list[Path]:
     """Return the folders of the complete environments."""
-    return [marker.parent for marker in environments.glob(f"*/{_MARKER}")]
+    return [marker.parent for marker in environments.glob(f"*/{MARKER}")]
 
 
 def remove_environments(environments: Path, in_use: Set[str], min_age: float) -> None:
     """Remove the environments that no job uses."""
     for folder in list_environments(environments):
-        marker = folder / _MARKER
+        marker = folder / MARKER
         if folder.name in in_use:
             continue
         # FileNotFoundError: another process removed the environment meanwhile.
-        with _lock_environment(environments, folder.name), suppress(FileNotFoundError):
+        with locks.locked(environments / f"{folder.name}.lock"), suppress(FileNotFoundError):
             if time.time() - marker.stat().st_mtime > min_age:
                 marker.unlink()
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _lock_environment(environments: Path, key: str) -> AbstractContextManager[Any]:
-    from filelock import FileLock  # Takes 40 ms, and most jobs have no environment.
-
-    return FileLock(environments / f"{key}.lock", mode=0o600)
-
-
-def _install(
-    folder: Path, packages: Sequence[str], index_urls: Sequence[str], log: IO[bytes], env: Mapping[str, str]
-) -> None:
-    uv = shutil.which("uv")
-    create_virtualenv(folder, with_pip=not uv and find_spec("pip") is None)
-    python = folder / "bin" / "python"
-    command = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
-    finished = subprocess.run(
-        [*command, *packages],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        env={**env, **_index_variables(index_urls, env)},
-        check=False,
-    )
-    if finished.returncode != 0:
-        raise EnvironmentBuildError(f"installing {', '.join(packages)} failed with exit code {finished.returncode}")
 
 
 def _index_variables(index_urls: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:

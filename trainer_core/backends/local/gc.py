@@ -15,8 +15,6 @@ from trainer_core.backends.local.job_queue import JobQueue
 from trainer_core.backends.local.job_record import JobRecord
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json
 
-__all__ = ["remove_old_jobs", "remove_unused_code", "remove_unused_environments"]
-
 #: Age after which a staging folder, or a job whose supervisor was killed, counts as abandoned.
 _ABANDONED_SECONDS = 3600.0
 _DAY_SECONDS = 86_400.0
@@ -32,14 +30,36 @@ def remove_old_jobs(state: StateFolder, keep: int, keep_days: float) -> list[str
         # Only the age counts, and thousands of jobs need not be read.
         jobs = [(changed, folder) for changed, folder in jobs if now - changed > keep_days * _DAY_SECONDS]
     finished = [(changed, folder) for changed, folder in jobs if _has_ended(JobFolder(folder), now - changed)]
+    is_open: dict[str, bool] = {}
     old = [
         folder
         for rank, (changed, folder) in enumerate(finished)
-        if rank >= keep or now - changed > keep_days * _DAY_SECONDS
+        if now - changed > keep_days * _DAY_SECONDS or (rank >= keep and not _is_needed(state, folder, is_open))
     ]
     for folder in old:
         state.remove_job(JobFolder(folder))
     return [folder.name for folder in old]
+
+
+def _is_needed(state: StateFolder, folder: Path, is_open: dict[str, bool]) -> bool:
+    """Return whether a job belongs to a search that has not ended: its jobs are all that is known of it."""
+    marker = next((path.name for path in folder.glob("search-*")), None)
+    if marker is not None and marker not in is_open:
+        is_open[marker] = _is_search_open(state, marker)
+    return marker is not None and is_open[marker]
+
+
+def _is_search_open(state: StateFolder, marker: str) -> bool:
+    """Return whether the newest job of a search, in one of its generations, trains and does not close it."""
+    newest: dict[str | None, tuple[int, bool]] = {}
+    for folder in map(state.job_folder, state.list_job_names()):
+        if (folder.path / marker).exists():
+            with suppress(OSError, ValueError, LookupError, TypeError):
+                request = read_json(folder.request)
+                entry, generation = request["search"], request["owner"].get("generation")
+                found = entry["entry"], entry.get("kind") == "record" and entry.get("reason") != "stopped"
+                newest[generation] = max(newest.get(generation, (-1, False)), found)
+    return not all(is_closed for _, is_closed in newest.values())
 
 
 def remove_unused_environments(state: StateFolder) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-
-__all__ = ["HostIdentity", "get_host_identity"]
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
@@ -46,15 +43,6 @@ class HostIdentity:
 
     def __str__(self) -> str:
         return f"host {self.hostname!r} (boot {self.boot_id[:8] or 'unknown'}, {self.pid_namespace or 'no namespace'})"
-
-    def to_dict(self) -> dict[str, str]:
-        """Return the identity as JSON data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, str]) -> HostIdentity:
-        """Parse the data that `to_dict` returned."""
-        return cls(**data)
 
 
 def get_host_identity() -> HostIdentity:

@@ -11,16 +11,11 @@ fewer tickets than its ``max_parallel`` are ahead of its ticket.
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from trainer_core.backends.local.host import get_host_identity
-from trainer_core.backends.local.job_store import acquire_lock, is_locked
-
-__all__ = ["JobQueue", "Ticket"]
+from trainer_core.node import locks
 
 _LOCK = "lock"
 
@@ -38,7 +33,6 @@ class Ticket:
         return int(self._path.name)
 
     def release(self) -> None:
-        """Leave the queue."""
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
@@ -53,12 +47,9 @@ class JobQueue:
     def join(self) -> Ticket:
         """Take the next number."""
         self.path.mkdir(mode=0o700, exist_ok=True)
-        with self._lock():
+        with locks.locked(self.path / _LOCK):
             path = self.path / f"{max(self._list_numbers(), default=0) + 1:012d}"
-            descriptor = acquire_lock(path)
-        if descriptor is None:
-            raise OSError(f"{path} is locked by another process")
-        return Ticket(path, descriptor)
+            return Ticket(path, locks.acquire(path, 0))
 
     def count_ahead(self, ticket: Ticket, limit: int) -> int:
         """Return how many jobs are ahead of one.
@@ -69,10 +60,9 @@ class JobQueue:
         ahead = [number for number in self._list_numbers() if number < ticket.number]
         if len(ahead) < limit:
             return len(ahead)
-        with self._lock():
-            dead = {
-                path for number in (*ahead[:limit], ahead[-1]) if not is_locked(path := self.path / f"{number:012d}")
-            }
+        with locks.locked(self.path / _LOCK):
+            tickets = {self.path / f"{number:012d}" for number in (*ahead[:limit], ahead[-1])}
+            dead = {path for path in tickets if not locks.is_locked(path)}
             for path in dead:
                 path.unlink(missing_ok=True)
         return len(ahead) - len(dead)
@@ -82,12 +72,3 @@ class JobQueue:
             return sorted(int(path.name) for path in self.path.iterdir() if path.name.isdecimal())
         except FileNotFoundError:
             return []  # Removed as the queue of an earlier boot by a host that has another one.
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)

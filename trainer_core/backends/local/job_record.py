@@ -22,32 +22,10 @@ from trainer_core.jobs import (
     Outcome,
     Progress,
     TrainJobRef,
-    extract_training_state,
 )
-from trainer_core.lifecycle import diagnosis
-from trainer_core.lifecycle.diagnosis import Facts
+from trainer_core.lifecycle.diagnosis import Facts, build_failed_outcome, diagnose
 from trainer_core.resource_use import summarize_resource_use
 
-__all__ = [
-    "DAMAGED",
-    "PENDING",
-    "RUNNING",
-    "STEP_FAILED",
-    "SUCCEEDED",
-    "JobRecord",
-    "StepRecord",
-    "append_event",
-    "failed_outcome",
-    "lost_outcome",
-    "make_ref",
-    "parse_cancellation",
-    "predict_ref",
-    "read_events",
-    "utc_timestamp",
-]
-
-#: Status of a job whose status.json cannot be read. Never written to the file.
-DAMAGED = "Damaged"
 #: Status of a step.
 PENDING, RUNNING, SUCCEEDED, STEP_FAILED = "Pending", "Running", "Succeeded", "Failed"
 
@@ -82,7 +60,6 @@ class JobRecord:
     attempt: int = 0
     #: Name of the runtime; None for a job without a trainer.
     runtime: str | None = None
-    #: Status of the job, or `DAMAGED`.
     status: str = CREATED
     started: str | None = None
     finished: str | None = None
@@ -98,7 +75,6 @@ class JobRecord:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the job is complete or failed."""
         return self.status in (COMPLETE, FAILED)
 
     def has_reliable_lock(self) -> bool:
@@ -106,20 +82,17 @@ class JobRecord:
         return self.host is None or host.get_host_identity().sees_locks_of(self.host)
 
     def get_step(self, name: str) -> StepRecord:
-        """Return one step."""
         return next(step for step in self.steps if step.name == name)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as JSON data."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Any) -> JobRecord:
-        """Parse the data that `to_dict` returned."""
         if not isinstance(data, dict):
             raise ValueError(f"not a job record: {type(data).__name__}")
         try:
-            identity = HostIdentity.from_dict(data["host"]) if data.get("host") else None
+            identity = HostIdentity(**data["host"]) if data.get("host") else None
             return cls(**{**data, "steps": [StepRecord(**step) for step in data["steps"]], "host": identity})
         except (TypeError, KeyError) as error:
             raise ValueError(f"not a job record: {error}") from error
@@ -153,15 +126,14 @@ def failed_outcome(
     progress: Progress | None = None,
     node_records: Sequence[Mapping[str, Any]] = (),
 ) -> Outcome:
-    """Return the outcome of a failed job."""
-    return Outcome(
-        ref=ref.to_dict(),
-        status="Failed",
-        diagnosis=diagnosis.diagnose(facts),
+    return build_failed_outcome(
+        ref,
+        diagnose(facts),
+        node_records,
         started_at=record.started,
         finished_at=record.finished,
+        last_progress=progress,
         resource_use=summarize_resource_use(node_records),
-        **extract_training_state(node_records, progress),
     )
 
 
@@ -185,8 +157,6 @@ def lost_outcome(
     A job that was cancelled before has the outcome of a cancelled job, so that no retry starts it again.
     """
     what = f"the supervisor (process {record.supervisor}) exited while the job was {record.status}"
-    if record.status == DAMAGED:
-        what = "status.json is damaged and the supervisor is not running"
     lost = Facts(infrastructure_error=f"{what}; see {supervisor_log}")
     return failed_outcome(record, ref, parse_cancellation(desired) or lost, progress)
 

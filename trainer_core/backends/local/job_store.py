@@ -26,11 +26,9 @@ Folders have mode 0700, files 0600.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,15 +36,12 @@ from typing import Any
 
 from trainer_core import naming
 from trainer_core.errors import BackendUnavailableError
-from trainer_core.node import env, files
-
-__all__ = ["JobFolder", "StateFolder", "acquire_lock", "is_locked", "read_json", "write_json"]
+from trainer_core.node import env, files, locks
 
 #: More than an outcome with the last lines of a log.
 _RESERVE_BYTES = 32_768
 #: Time to wait for another process that changes the desired state of the same job. It needs about a millisecond.
 _DESIRED_LOCK_SECONDS = 10.0
-_LOCK_POLL_SECONDS = 0.005
 
 
 def _random_name() -> str:
@@ -72,7 +67,6 @@ class StateFolder:
         self._id = path / "id"
 
     def create_folders(self) -> None:
-        """Create the folders that do not exist yet."""
         inner = (self.jobs, self.staging, self.trash, self.cache, self.environments, self.queue, self.ports)
         for folder in (self.path, *inner):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -97,14 +91,16 @@ class StateFolder:
 
     def list_owned_names(self, owner_key: str) -> list[str]:
         """Return the names of the jobs of an owner. Reads none of the thousands that a folder may have."""
-        return [name for name in self.list_job_names() if self.job_folder(name).owner_path(owner_key).exists()]
+        return self._list_marked(JobFolder(self.jobs).owner_path(owner_key).name)
 
     def list_search_names(self, key: str) -> list[str]:
-        """Return the names of the jobs of a search."""
-        return [name for name in self.list_job_names() if self.job_folder(name).search_path(key).exists()]
+        return self._list_marked(JobFolder(self.jobs).search_path(key).name)
+
+    def _list_marked(self, marker: str) -> list[str]:
+        """Return the names of the jobs that have a file. Without `Path`: a submit calls it, and there are thousands."""
+        return [name for name in self.list_job_names() if os.path.exists(f"{self.jobs}/{name}/{marker}")]  # noqa: PTH110
 
     def list_job_names(self) -> list[str]:
-        """Return the names of all jobs."""
         try:
             return [entry.name for entry in os.scandir(self.jobs) if entry.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
@@ -157,7 +153,6 @@ class JobFolder:
 
     @property
     def name(self) -> str:
-        """Name of the job."""
         return self.path.name
 
     def owner_path(self, owner_key: str) -> Path:
@@ -181,7 +176,6 @@ class JobFolder:
         return self.path / "steps" / f"{step}.json"
 
     def create_folders(self) -> None:
-        """Create the folders inside a staged job."""
         for folder in (self.path / "logs", self.path / "steps", self.workspace, self.workspace / "output"):
             folder.mkdir(mode=0o700)
 
@@ -197,7 +191,7 @@ class JobFolder:
 
     def is_supervised(self) -> bool:
         """Return whether the supervisor is alive. Decided by the lock it holds, never by a process id."""
-        return is_locked(self.lock)
+        return locks.is_locked(self.lock)
 
     @contextmanager
     def lock_desired(self) -> Iterator[None]:
@@ -206,20 +200,17 @@ class JobFolder:
         Inside the block, check that the folder still belongs to the job: another process may have removed it, and a new
         job may have its name.
         """
-        deadline = time.monotonic() + _DESIRED_LOCK_SECONDS
-        while (descriptor := acquire_lock(self.desired_lock)) is None:
-            if time.monotonic() > deadline:
-                raise BackendUnavailableError(
-                    f"TrainJob {self.name!r} cannot be changed: another process has locked {self.desired_lock} for "
-                    f"{_DESIRED_LOCK_SECONDS:.0f} s; end that process and try again"
-                )
-            time.sleep(_LOCK_POLL_SECONDS)
+        try:
+            descriptor = locks.acquire(self.desired_lock, _DESIRED_LOCK_SECONDS)
+        except BlockingIOError:
+            raise BackendUnavailableError(
+                f"TrainJob {self.name!r} cannot be changed: another process has locked {self.desired_lock} for "
+                f"{_DESIRED_LOCK_SECONDS:.0f} s; end that process and try again"
+            ) from None
         try:
             yield
         finally:
-            # A child process that another thread has forked meanwhile keeps the descriptor open.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
+            locks.release(descriptor)
 
     def read_desired(self) -> dict[str, Any]:
         """Return the desired state that clients wrote; empty if there is none, or if the file is damaged."""
@@ -230,7 +221,6 @@ class JobFolder:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -256,33 +246,3 @@ def _replace_by_reserve(path: Path, content: bytes, reserve: Path) -> None:
         file.truncate()
         os.fsync(file.fileno())
     reserve.replace(path)
-
-
-def acquire_lock(path: Path) -> int | None:
-    """Acquire an exclusive lock without waiting.
-
-    `fcntl.flock` is used instead of a lock library because a forked child must inherit the lock, and because
-    `is_locked` must test it without ever blocking a process that acquires it.
-    """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def is_locked(path: Path) -> bool:
-    """Return whether a process holds the exclusive lock. Any number of observers can test it at the same time."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

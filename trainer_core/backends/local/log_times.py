@@ -10,8 +10,6 @@ from array import array
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["read_growth", "record_growth"]
-
 
 def record_growth(log: Path, times: Path, known: int) -> int:
     """Append a log's time of modification and size to the file of its times if the log has grown; return the size.

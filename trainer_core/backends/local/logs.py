@@ -19,8 +19,6 @@ from trainer_core.errors import JobNotFoundError
 from trainer_core.jobs import TrainJobRef
 from trainer_core.logs import LogLine
 
-__all__ = ["read_lines", "tail_lines"]
-
 _POLL_SECONDS = 0.1
 _BLOCK_BYTES = 65_536
 #: A line that is longer is returned in pieces, so that a progress bar without line ends does not fill the memory.

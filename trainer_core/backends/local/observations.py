@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from trainer_core.backends.local import host, runtimes
 from trainer_core.backends.local.artifacts import read_last_progress
-from trainer_core.backends.local.job_record import DAMAGED, RUNNING as STEP_RUNNING, JobRecord, StepRecord, lost_outcome
+from trainer_core.backends.local.job_record import RUNNING as STEP_RUNNING, JobRecord, StepRecord, lost_outcome
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json
 from trainer_core.errors import (
     BackendUnavailableError,
@@ -17,51 +16,35 @@ from trainer_core.errors import (
     JobNotFoundError,
     RuntimeNotFoundError,
 )
-from trainer_core.jobs import FAILED, RUNNING, Observation, Outcome, Step, TrainJob, TrainJobRef
+from trainer_core.jobs import FAILED, Observation, Outcome, Step, TrainJob, TrainJobRef
 from trainer_core.request import Metadata, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
-__all__ = [
-    "check_signals_possible",
-    "check_uid",
-    "job_elsewhere",
-    "job_not_found",
-    "observe_job",
-    "read_grace_seconds",
-    "read_record",
-    "read_request",
-    "read_train_job",
-    "read_version",
-]
-
-#: The uid of a job whose status.json and lock file are both damaged.
-_UNKNOWN_UID = "unknown"
-
 
 def read_record(folder: JobFolder) -> JobRecord:
-    """Return the record of a job.
-
-    If status.json is damaged, the record has the status `DAMAGED` and the identity that the lock file holds.
-    """
     try:
         return JobRecord.from_dict(read_json(folder.status))
     except FileNotFoundError as error:
         raise job_not_found(folder.name, folder.path.parent) from error
     except OSError as error:
         raise BackendUnavailableError(f"{folder.status} cannot be read: {error.strerror}") from error
-    except ValueError:
-        return _read_damaged_record(folder)
+    except ValueError as error:
+        # The supervisor writes it whole or not at all, also before a power failure.
+        raise BackendUnavailableError(
+            f"{folder.status} was changed by another program ({error}); end the processes of the job and remove "
+            f"{folder.path}",
+            transient=False,
+        ) from error
 
 
 def job_not_found(name: str, jobs: Path) -> JobNotFoundError:
-    """Return the error for a job that does not exist."""
     return JobNotFoundError(f"TrainJob {name!r} does not exist in {jobs}; `trainjob list` shows the existing jobs")
 
 
 def check_uid(folder: JobFolder, ref: TrainJobRef) -> JobRecord:
     """Return the record if the folder still belongs to the job of the ref."""
     record = read_record(folder)
-    if record.uid not in (ref.uid, _UNKNOWN_UID):
+    if record.uid != ref.uid:
         raise JobNotFoundError(f"TrainJob {ref.name!r} (uid {ref.uid[:8]}) was deleted; another job has its name now")
     return record
 
@@ -73,7 +56,6 @@ def check_signals_possible(record: JobRecord, folder: JobFolder) -> None:
 
 
 def job_elsewhere(record: JobRecord, folder: JobFolder) -> JobElsewhereError:
-    """Return the error for a job whose processes are not visible here."""
     return JobElsewhereError(
         f"TrainJob {record.name!r} lives on {record.host}, and this process on {host.get_host_identity()} cannot see "
         f"its processes; nothing was changed: run the command there, or, if that host is gone, delete {folder.path}"
@@ -104,7 +86,6 @@ def read_version(folder: JobFolder) -> tuple[bytes, bool] | None:
 
 
 def observe_job(folder: JobFolder, ref: TrainJobRef) -> Observation:
-    """Return the current status, progress and outcome of a job."""
     record = check_uid(folder, ref)
     if not record.is_finished and not folder.is_supervised():
         # The supervisor may have recorded the outcome and exited between the two reads.
@@ -117,8 +98,7 @@ def observe_job(folder: JobFolder, ref: TrainJobRef) -> Observation:
             return Observation(FAILED, outcome=outcome)
     recorded = Outcome.from_dict(record.outcome) if record.outcome else None
     progress = read_last_progress(folder.log_path(_progress_step(record)))
-    status = RUNNING if record.status == DAMAGED else record.status
-    return Observation(status, progress=progress, outcome=recorded, queued=record.queued)
+    return Observation(record.status, progress=progress, outcome=recorded, queued=record.queued)
 
 
 def _progress_step(record: JobRecord) -> str:
@@ -128,7 +108,6 @@ def _progress_step(record: JobRecord) -> str:
 
 
 def read_request(folder: JobFolder) -> TrainJobRequest:
-    """Return the request that a job was created from."""
     try:
         return TrainJobRequest.parse(read_json(folder.request))
     except (OSError, ValueError) as error:
@@ -146,7 +125,6 @@ def read_grace_seconds(folder: JobFolder) -> float:
 
 
 def read_train_job(folder: JobFolder, ref: TrainJobRef) -> TrainJob:
-    """Return a job with its steps."""
     observation = observe_job(folder, ref)
     record = read_record(folder)
     metadata = _read_metadata(folder)
@@ -202,12 +180,3 @@ def _read_runtime(folder: JobFolder, name: str | None) -> Runtime:
 
 def _parse_time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
-
-
-def _read_damaged_record(folder: JobFolder) -> JobRecord:
-    try:
-        return replace(JobRecord.from_dict(read_json(folder.lock)), status=DAMAGED)
-    except (OSError, ValueError):
-        pass  # The lock file is damaged too, or an older version without a record in it created the job.
-    created = datetime.fromtimestamp(folder.path.stat().st_mtime).astimezone().isoformat(timespec="milliseconds")
-    return JobRecord(uid=_UNKNOWN_UID, name=folder.name, created=created, status=DAMAGED)

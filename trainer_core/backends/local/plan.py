@@ -21,8 +21,6 @@ from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequ
 from trainer_core.resources import check_process_count
 from trainer_core.validation import check_reserved_env
 
-__all__ = ["BOOTSTRAP", "render_plan"]
-
 #: Path of the program of every node process, relative to the code folder of the job.
 BOOTSTRAP = "trainer_core/node/bootstrap.py"
 #: Placeholder; the supervisor replaces it by the interpreter of the job's environment.
@@ -32,10 +30,10 @@ _PYTHON = "python"
 def render_plan(
     request: TrainJobRequest, runtime: LocalRuntime, state: StateFolder, checkpoints_uri: str | None = None
 ) -> dict[str, Any]:
-    """Return the plan."""
     _check_request(request)
     folder = state.job_folder(request.require_name())
-    checkpoint_env = _render_checkpoint_env(request, state, checkpoints_uri)
+    place = checkpoint_location.resolve_uri(request, checkpoints_uri or state.checkpoints.as_uri())
+    checkpoint_env = checkpoint_location.build_variables(request, place)
     steps = [_render_initializer(role, source, folder, state) for role, source in request.initializer_sources()]
     if request.trainer:
         runtime_env = {**runtime.env, **request.tracking_env}
@@ -70,6 +68,8 @@ def _check_request(request: TrainJobRequest) -> None:
     unsupported = [each for each in request.list_kubernetes_fields() if each != "start_within"]
     if unsupported:
         raise UnsupportedError(f"{', '.join(unsupported)}: needs a Kubernetes cluster; remove it")
+    if request.more_memory is not None:
+        raise UnsupportedError("more_memory: processes of the local backend have no limit of memory; remove it")
     if trainer is not None:
         check_reserved_env("trainer.env", trainer.env, RESERVED_ENV["torch"].__contains__, "torchrun")
 
@@ -83,15 +83,6 @@ def _render_initializer(role: str, source: InitializerSource, folder: JobFolder,
     step_env[env.TERMINATION_LOG] = str(folder.termination_path(name))
     command = build_module_command(_PYTHON, "trainer_core.fetch")
     return {"name": name, "kind": "initializer", "command": command, "env": step_env}
-
-
-def _render_checkpoint_env(request: TrainJobRequest, state: StateFolder, checkpoints_uri: str | None) -> dict[str, str]:
-    uri = checkpoint_location.resolve_uri(request, checkpoints_uri or state.checkpoints.as_uri())
-    if uri is None:
-        return {}
-    return checkpoint_location.build_variables(
-        request, uri, lambda uri, field: checkpoint_location.split_uri(uri, ("file",), field)[1]
-    )
 
 
 def _render_nodes(

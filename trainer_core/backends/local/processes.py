@@ -17,8 +17,6 @@ from pathlib import Path
 from trainer_core.node import env, resource_monitor
 from trainer_core.node.resource_monitor import Usage
 
-__all__ = ["UsageReader", "find_processes", "kill_job_processes", "signal_group", "signal_supervisor"]
-
 _KILL_SECONDS = 3.0
 #: Seconds to wait for a process that begins another program.
 _EXEC_SECONDS = 1.0

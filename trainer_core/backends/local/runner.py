@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import math
 import os
@@ -38,11 +37,9 @@ from trainer_core.jobs import (
     build_complete_outcome,
 )
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts
-from trainer_core.node import env, resource_monitor
+from trainer_core.node import env, locks, resource_monitor
 from trainer_core.resource_use import summarize_resource_use
 from trainer_core.validation import format_duration
-
-__all__ = ["LocalJobRunner", "reserve_port"]
 
 _log = logging.getLogger(__name__)
 _TERMINATION_GRACE_SECONDS = 3.0
@@ -370,17 +367,8 @@ class LocalJobRunner:
 
     def _collect_facts(self, name: str, code: int) -> StepFacts:
         record = read_termination_record(self._folder.termination_path(name))
-        error = record.get("error") or {}
-        return StepFacts(
-            name=name,
-            exit_code=code,
-            node=socket.gethostname(),
-            error_type=error.get("type"),
-            error_message=str(error.get("message", "")),
-            traceback=error.get("traceback"),
-            log_tail=read_last_lines(self._folder.log_path(name)),
-            record=record,
-        )
+        log_tail = read_last_lines(self._folder.log_path(name))
+        return StepFacts.from_record(name, record, exit_code=code, node=socket.gethostname(), log_tail=log_tail)
 
     def _read_node_records(self) -> list[dict[str, Any]]:
         return [read_termination_record(self._folder.termination_path(step["name"])) for step in self._list_nodes()]
@@ -457,7 +445,7 @@ class LocalJobRunner:
 
     def _save(self) -> None:
         with suppress(OSError):  # A full disk ends no training. The next change, or the end, is recorded with this one.
-            write_json(self._folder.status, self._record.to_dict())
+            write_json(self._folder.status, self._record.to_dict(), durable=True)
 
     def _append_event(self, reason: str, message: str, step: str | None = None) -> None:
         with suppress(OSError):
@@ -489,13 +477,13 @@ def reserve_port(folder: Path) -> Iterator[int]:
 
 def _lock_port(path: Path) -> int | None:
     """Return the descriptor of a locked file; None if another job has it, or is removing it."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = locks.acquire(path, 0)
+    except BlockingIOError:
+        return None
+    with suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(lock), path.stat()):
             return lock
-    except (BlockingIOError, FileNotFoundError):
-        pass
     os.close(lock)
     return None
 

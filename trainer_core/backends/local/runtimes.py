@@ -18,8 +18,6 @@ from trainer_core.errors import BackendUnavailableError, RuntimeNotFoundError
 from trainer_core.k8s.runtimes import FRAMEWORK_LABEL, NODE
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
-__all__ = ["LocalRuntime", "get_runtime", "list_runtimes"]
-
 _PACKAGED = Path(__file__).parent / "runtimes"
 
 
@@ -50,7 +48,6 @@ class LocalRuntime:
 
 
 def get_runtime(folder: Path, name: str) -> LocalRuntime:
-    """Return one runtime."""
     known = {runtime.name: runtime for runtime in list_runtimes(folder)}
     if name not in known:
         raise RuntimeNotFoundError(

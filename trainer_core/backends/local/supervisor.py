@@ -19,9 +19,8 @@ from typing import NoReturn
 
 from trainer_core.backends.local import processes
 from trainer_core.backends.local.job_queue import JobQueue, Ticket
-from trainer_core.backends.local.job_store import JobFolder, StateFolder, acquire_lock, read_json, write_json
-
-__all__ = ["main"]
+from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json, write_json
+from trainer_core.node import locks
 
 
 def main(staged: Path) -> None:
@@ -70,15 +69,10 @@ def _run_job(state: StateFolder, folder: JobFolder, secrets: dict[str, str], tic
 
 
 def _claim_job(state: StateFolder, staged: JobFolder) -> tuple[JobFolder, str, Ticket]:
-    """Rename the staged folder to the folder of the job. The lock is acquired before and stays on the renamed file."""
-    lock = acquire_lock(staged.lock)
-    if lock is None:
-        raise OSError(f"{staged.lock} is locked by another process")
+    """Rename the staged folder to the folder of the job. The lock stays on the renamed file until this process ends."""
+    locks.acquire(staged.lock, 0)
     status = {**read_json(staged.status), "supervisor": os.getpid()}
-    # A copy for the case that status.json is damaged later: nothing else writes to the lock file.
-    os.write(lock, json.dumps(status).encode())
-    os.fsync(lock)
-    write_json(staged.status, status)
+    write_json(staged.status, status, durable=True)
     # Everything that can fail on a full disk happens before the job exists.
     os.close(os.open(staged.supervisor_log, os.O_WRONLY | os.O_CREAT, 0o600))
     folder = state.job_folder(status["name"])
@@ -108,7 +102,6 @@ def _detach(folder: JobFolder) -> None:
 
 
 def _fork_guard(uid: str) -> int:
-    """Fork the guard process."""
     read_end, write_end = os.pipe()
     if not os.fork():
         _run_guard(uid, read_end)

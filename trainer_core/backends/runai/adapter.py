@@ -14,8 +14,6 @@ from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.parsing import RawObject
 
-__all__ = ["build_adapter"]
-
 #: Kinds of the objects that Run:ai creates for a workload, under the workload's name.
 _CHILD_KINDS = ("RunaiJob", "PyTorchJob", "MPIJob")
 

@@ -17,12 +17,11 @@ from trainer_core.backends.runai.runtime_templates import RuntimeTemplate
 from trainer_core.config import RunaiBackendConfig
 from trainer_core.errors import InvalidRequestError, TrainerError, UnsupportedError
 from trainer_core.k8s import labels as k8s_labels, manifest_common, resources as k8s_resources, runtimes
+from trainer_core.lifecycle.attempt_memory import apply_attempt_memory
 from trainer_core.node import env as node_env
 from trainer_core.packaging.argv_payload import Launcher
 from trainer_core.request import TrainerRequest, TrainJobRequest
 from trainer_core.secrets import SecretRef
-
-__all__ = ["MIG_PREFIX", "get_num_nodes", "is_distributed", "render_template", "render_workload"]
 
 #: Prefix of the resource name of a MIG slice.
 MIG_PREFIX = "nvidia.com/mig-"
@@ -42,14 +41,12 @@ def is_distributed(request: TrainJobRequest, template: RuntimeTemplate) -> bool:
 
 
 def get_num_nodes(request: TrainJobRequest) -> int:
-    """Return the number of nodes of a request."""
     return (request.trainer.num_nodes if request.trainer else None) or 1
 
 
 def render_workload(
     request: TrainJobRequest, template: RuntimeTemplate, config: RunaiBackendConfig, namespace: str, attempt: int = 0
 ) -> dict[str, Any]:
-    """Render the workload of a request."""
     metadata = manifest_common.build_metadata(
         request, namespace, attempt, {k8s_labels.RUNTIME: runtimes.dump_runtime(template.to_runtime())}
     )
@@ -60,7 +57,7 @@ def render_workload(
     distributed = is_distributed(request, template)
     kind = k8s_resources.DISTRIBUTED_WORKLOADS if distributed else k8s_resources.TRAINING_WORKLOADS
     try:
-        spec = _build_spec(request, template, config)
+        spec = _build_spec(apply_attempt_memory(request), template, config)
         specs = (
             _render_distributed_specs(request, template, spec)
             if distributed
@@ -118,7 +115,6 @@ def _build_spec(
 
 
 def _build_base_spec(template: RuntimeTemplate, inherit: bool) -> TrainingWorkloadSpec:
-    """Build the fields of the runtime."""
     if template.spec is not None and inherit:
         return TrainingWorkloadSpec(base_workload=template.name)
     if template.spec is not None:
@@ -204,7 +200,6 @@ def _get_num_processes(request: TrainJobRequest, trainer: TrainerRequest, templa
 
 
 def _build_env(request: TrainJobRequest, trainer: TrainerRequest, template: RuntimeTemplate) -> dict[str, Any]:
-    """Build the environment of the nodes."""
     env = manifest_common.build_trainer_env(request)
     if trainer.code is not None:
         env[node_env.NODES] = str(get_num_nodes(request))

@@ -12,9 +12,8 @@ from trainer_core.jobs import COMPLETE, FAILED, SUSPENDED
 from trainer_core.k8s import job_state, pod_state, resources
 from trainer_core.k8s.job_state import DEADLINE_EXCEEDED, PREEMPTED, STOPPED, Condition, JobState, ReplicatedJobStatus
 from trainer_core.k8s.parsing import RawObject, parse_time, to_single_line
-from trainer_core.k8s.pod_state import LAUNCHER, NODE, PodState
-
-__all__ = ["JOB_LABEL", "ROLE_LABEL", "Phases", "parse_job", "parse_pod"]
+from trainer_core.k8s.pod_state import LAUNCHER, PodState
+from trainer_core.k8s.runtimes import NODE
 
 #: Labels that Run:ai copies from ``spec.labels`` of a workload to its pods: name of the job, and role of the pod.
 JOB_LABEL = "trainjob-workflows/job"
@@ -58,7 +57,6 @@ def parse_job(raw: RawObject, phases: Phases) -> JobState:
 
 
 def parse_pod(raw: RawObject) -> PodState:
-    """Parse a raw pod of a workload."""
     labels = raw["metadata"].get("labels") or {}
     return pod_state.parse_pod(raw, job=labels.get(JOB_LABEL), step=_get_step(raw["metadata"]["name"], labels))
 

@@ -13,8 +13,6 @@ from trainer_core.k8s import preflight, resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.preflight import LIMITED, OK, UNKNOWN, PreflightCheck, PreflightReport
 
-__all__ = ["check_runai_cluster"]
-
 
 def check_runai_cluster(config: RunaiBackendConfig) -> PreflightReport:
     """Check everything that the backend needs of a cluster. Read-only."""

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 from trainer_core.k8s import resources
-from trainer_core.k8s.rbac import EVENT_PERMISSIONS, MANAGE_VERBS, ONLY_AIRFLOW, RequiredPermission
-
-__all__ = ["PERMISSIONS"]
+from trainer_core.k8s.rbac import CREATE_SECRETS, MANAGE_VERBS, READ_CLAIMS, RequiredPermission, list_pod_permissions
 
 PERMISSIONS = (
     RequiredPermission(
@@ -24,15 +22,7 @@ PERMISSIONS = (
         resources.DISTRIBUTED_WORKLOADS,
         "waiting for jobs with several nodes polls the API server instead of watching",
     ),
-    RequiredPermission(
-        ("list", "watch"), resources.PODS, "no steps, no results, no reason why a workload does not start or fails"
-    ),
-    RequiredPermission(("get",), resources.PODS, "no logs, no progress, no traceback of a failure", subresource="log"),
-    *EVENT_PERMISSIONS,
-    RequiredPermission(
-        ("create",), resources.SECRETS, "literal tokens are refused; use a SecretRef instead", users=ONLY_AIRFLOW
-    ),
-    RequiredPermission(
-        ("get",), resources.VOLUME_CLAIMS, "a claim that only one node can mount is not refused as place of checkpoints"
-    ),
+    *list_pod_permissions("workload"),
+    CREATE_SECRETS,
+    READ_CLAIMS,
 )

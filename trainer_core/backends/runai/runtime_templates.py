@@ -11,8 +11,6 @@ from trainer_core.k8s import runtimes
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
-__all__ = ["BUILT_IN_TEMPLATES", "SHARED_NAMESPACE", "RuntimeTemplate", "is_template", "parse_template"]
-
 #: Namespace of the templates of all projects.
 SHARED_NAMESPACE = "runai"
 #: Launch policy of a framework, in the terms of Trainer's ``spec.mlPolicy``; other frameworks start plain processes.

@@ -10,8 +10,6 @@ from trainer_core.k8s import manifest_common
 from trainer_core.request import TrainerRequest, TrainJobRequest
 from trainer_core.validation import RESERVED_TORCH_ENV, check_reserved_env
 
-__all__ = ["check_request"]
-
 _MAX_LABEL_LENGTH = 63
 #: Length that Run:ai adds to the name of a workload for the name of its service: ``tw-<name>-0-clusterip``.
 _SERVICE_AFFIX_LENGTH = len("tw--0-clusterip")
@@ -91,6 +89,12 @@ def _check_runai_fields(request: TrainJobRequest, template: RuntimeTemplate) -> 
         reserved += sorted(_COMMAND_FIELDS & fields)
     if reserved:
         raise UnsupportedError(f"RunaiSpec: {', '.join(reserved)} is set by the backend; remove it")
+    memory = sorted({"memory", "memory_limit"} & fields)
+    if request.more_memory is not None and memory:
+        raise UnsupportedError(
+            f"MoreMemory: RunaiSpec {', '.join(memory)} would override the memory of each attempt; remove it, and set "
+            "memory in resources_per_node"
+        )
     if request.runai.master and get_num_nodes(request) == 1 and template.policy != "mpi":
         raise UnsupportedError("RunaiMasterSpec: a job with one node has no master; use RunaiSpec, or several nodes")
 

@@ -11,8 +11,6 @@ from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.pod_state import JOB_LABEL, JOBSET_LABEL
 
-__all__ = ["ADAPTER"]
-
 
 def _build_event_name_patterns(job: JobState) -> Mapping[str, re.Pattern[str]]:
     return events.build_jobset_name_patterns(job.name, [each.name for each in job.replicated_jobs])

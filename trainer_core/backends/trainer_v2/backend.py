@@ -22,8 +22,6 @@ from trainer_core.k8s.parsing import RawObject
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
 
-__all__ = ["KubernetesBackend", "fetch_trainjob_schema"]
-
 _log = logging.getLogger(__name__)
 #: Minimum interval between two deletions of expired jobs by `create`.
 _EXPIRY_INTERVAL_SECONDS = 600.0
@@ -37,7 +35,7 @@ class KubernetesBackend(BaseKubernetesBackend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
-            *("ActiveDeadlineSeconds", "StartWithin", "Suspend", "ManagedBy", "DeleteAfter", "Workspace"),
+            *("ActiveDeadlineSeconds", "StartWithin", "Suspend", "ManagedBy", "DeleteAfter", "Workspace", "MoreMemory"),
             *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "Checkpoints"),
         }
     )

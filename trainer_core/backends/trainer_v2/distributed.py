@@ -14,15 +14,6 @@ from trainer_core.k8s import runtimes
 from trainer_core.options.scheduling import VOLCANO_QUEUE
 from trainer_core.request import Distributed, TrainJobRequest
 
-__all__ = [
-    "build_patch",
-    "check_distributed",
-    "copy_resources_to_trainer",
-    "get_env",
-    "get_resources",
-    "list_node_jobs",
-]
-
 #: Kinds of `valueFrom` whose value depends on the pod.
 _POD_SOURCES = ("fieldRef", "resourceFieldRef")
 #: Alternatives to fields of the run policy that TrainJob lacks.

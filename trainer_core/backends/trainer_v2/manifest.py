@@ -14,13 +14,12 @@ from trainer_core import torchtune
 from trainer_core.backends.trainer_v2 import distributed, schema_compat
 from trainer_core.backends.trainer_v2.schema_compat import TrainJobSchema
 from trainer_core.k8s import labels, manifest_common, resources, runtimes
+from trainer_core.lifecycle.attempt_memory import apply_attempt_memory
 from trainer_core.node import env as node_env
 from trainer_core.options import RuntimePatch
 from trainer_core.options.patches import merge_patches
 from trainer_core.packaging.argv_payload import Launcher
 from trainer_core.request import TrainerRequest, TrainJobRequest
-
-__all__ = ["CACHE_SCHEME", "INITIALIZER_VOLUME", "build_patches", "render_trainjob"]
 
 CACHE_SCHEME = "cache://"
 #: Volume that initializers and nodes share; admission requires a mount of this name.
@@ -35,7 +34,6 @@ _LAUNCHERS: dict[str | None, Launcher] = {"torch": "torchrun", "mpi": "mpirun"}
 def render_trainjob(
     request: TrainJobRequest, runtime: Mapping[str, Any], schema: TrainJobSchema, namespace: str, attempt: int = 0
 ) -> dict[str, Any]:
-    """Render the TrainJob of a request."""
     spec = {
         "runtimeRef": {
             "apiGroup": resources.TRAINJOBS.group,
@@ -44,7 +42,7 @@ def render_trainjob(
         },
         **_render_initializer(request),
         # An empty trainer is not left out: without it the torch plugin does not set PET_NNODES and the like.
-        "trainer": _render_trainer(request, runtime),
+        "trainer": _render_trainer(apply_attempt_memory(request), runtime),
         **schema_compat.render_overrides(build_patches(request, runtime, schema), schema),
         **manifest_common.build_lifecycle_fields(request),
     }
@@ -69,7 +67,13 @@ def build_patches(request: TrainJobRequest, runtime: Mapping[str, Any], schema: 
     """Build the `spec.runtimePatches` of a request.
 
     Each patch belongs to a manager. That of this library is merged from a DistributedConfig, the request's own
-    RuntimePatch, and what checkpoints and sources need of the pods; later ones take precedence.
+    RuntimePatch, and what checkpoints and sources need of the pods; later ones take precedence. With the jobs of
+    ``trainingRuntimeSpec.template.spec`` by name, and the pod specs in them:
+
+        DistributedConfig        {"node": {"nodeSelector": {"gpu": "a100"}}}
+        RuntimePatch             {"node": {"nodeSelector": {"zone": "b"}, "affinity": {...}}}
+        checkpoints on a claim   {"node": {"volumes": [{"name": "trainjob-checkpoints", ...}]}}
+        → one patch              {"node": {"nodeSelector": {"gpu": "a100", "zone": "b"}, "affinity": {...}, …}}
     """
     own = next((patch for patch in request.patches if patch.get("manager") == RuntimePatch.manager), {})
     others = [dict(patch) for patch in request.patches if patch is not own]

@@ -14,8 +14,6 @@ from trainer_core.k8s.resources import JOBS, TRAINJOBS
 from trainer_core.node.objective import OBJECTIVE_METRIC, RUNG_METRIC
 from trainer_core.runtimes import RuntimeKind
 
-__all__ = ["parse_job"]
-
 _BACKEND = "kubernetes"
 
 

@@ -14,8 +14,6 @@ from trainer_core.k8s import preflight, resources, runtimes
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
 
-__all__ = ["check_trainer_cluster"]
-
 #: Lints a runtime and returns its findings.
 LintRuntime = Callable[[Mapping[str, Any]], Sequence[object]]
 

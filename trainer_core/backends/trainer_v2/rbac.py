@@ -6,9 +6,15 @@
 from __future__ import annotations
 
 from trainer_core.k8s import resources
-from trainer_core.k8s.rbac import EVENT_PERMISSIONS, MANAGE_VERBS, ONLY_AIRFLOW, RequiredPermission
-
-__all__ = ["PERMISSIONS"]
+from trainer_core.k8s.rbac import (
+    CREATE_CLAIMS,
+    CREATE_SECRETS,
+    MANAGE_VERBS,
+    ONLY_AIRFLOW,
+    READ_CLAIMS,
+    RequiredPermission,
+    list_pod_permissions,
+)
 
 PERMISSIONS = (
     RequiredPermission(
@@ -19,11 +25,7 @@ PERMISSIONS = (
         ("get",), resources.CLUSTER_TRAINING_RUNTIMES, "ClusterTrainingRuntimes cannot be used", required=True
     ),
     RequiredPermission(("watch",), resources.TRAINJOBS, "waiting polls the API server instead of watching"),
-    RequiredPermission(
-        ("list", "watch"), resources.PODS, "no steps, no results, no reason why a TrainJob does not start or fails"
-    ),
-    RequiredPermission(("get",), resources.PODS, "no logs, no progress, no traceback of a failure", subresource="log"),
-    *EVENT_PERMISSIONS,
+    *list_pod_permissions("TrainJob"),
     RequiredPermission(
         ("get",), resources.JOBSETS, "the name of a deleted TrainJob can be reused before its JobSet is gone"
     ),
@@ -33,17 +35,8 @@ PERMISSIONS = (
     RequiredPermission(
         ("list",), resources.CLUSTER_TRAINING_RUNTIMES, "ClusterTrainingRuntimes are not listed", users=ONLY_AIRFLOW
     ),
-    RequiredPermission(
-        ("create",),
-        resources.SECRETS,
-        "literal tokens are refused; use a SecretRef instead",
-        users=ONLY_AIRFLOW,
-    ),
+    CREATE_SECRETS,
     RequiredPermission(MANAGE_VERBS, resources.JOBS, "`initialize` without a TrainJob does not work"),
-    RequiredPermission(
-        ("create", "delete"), resources.VOLUME_CLAIMS, "`initialize` cannot create the volume claim that it writes to"
-    ),
-    RequiredPermission(
-        ("get",), resources.VOLUME_CLAIMS, "a claim that only one node can mount is not refused as place of checkpoints"
-    ),
+    CREATE_CLAIMS,
+    READ_CLAIMS,
 )

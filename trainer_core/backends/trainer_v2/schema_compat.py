@@ -14,8 +14,6 @@ from typing import Any, NoReturn
 from trainer_core.errors import BackendUnavailableError, UnsupportedError
 from trainer_core.k8s import resources
 
-__all__ = ["SchemaField", "TrainJobSchema", "check_spec", "parse_crd", "parse_openapi", "render_overrides"]
-
 _RUNTIME_PATCHES = "runtimePatches"
 #: Fields that override the pods of a runtime for one job, the newest first: 2.2 and later, 2.1, 2.0.
 _OVERRIDE_FIELDS = (_RUNTIME_PATCHES, "podTemplateOverrides", "podSpecOverrides")

@@ -17,8 +17,6 @@ from trainer_core.k8s.job_writer import JobWriter
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = ["delete_expired", "select_expired"]
-
 
 def select_expired(raws: Sequence[RawObject], now: datetime) -> list[RawObject]:
     """Return the jobs that ended longer ago than the seconds in their label. Pure."""

@@ -12,8 +12,6 @@ from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.pod_state import JOB_LABEL
 
-__all__ = ["ADAPTER"]
-
 
 def _build_event_name_patterns(job: JobState) -> Mapping[str, re.Pattern[str]]:
     if job.kind == resources.JOBS.kind:

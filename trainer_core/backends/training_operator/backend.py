@@ -17,8 +17,6 @@ from trainer_core.k8s.parsing import RawObject
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
 
-__all__ = ["TrainingOperatorBackend"]
-
 _CLEAN_POD_POLICY = "cleanPodPolicy"
 
 
@@ -29,7 +27,7 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
-            *("ActiveDeadlineSeconds", "StartWithin", "Suspend", "ManagedBy", "DeleteAfter", "Workspace"),
+            *("ActiveDeadlineSeconds", "StartWithin", "Suspend", "ManagedBy", "DeleteAfter", "Workspace", "MoreMemory"),
             *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "PyTorchJobSpec", "Checkpoints"),
         }
     )

@@ -14,11 +14,10 @@ from trainer_core.backends.training_operator import runtime_patches
 from trainer_core.backends.training_operator.parse import MAIN_CONTAINER
 from trainer_core.config import TrainingOperatorBackendConfig
 from trainer_core.k8s import labels, manifest_common, resources as k8s_resources, runtimes
+from trainer_core.lifecycle.attempt_memory import apply_attempt_memory
 from trainer_core.options.patches import merge_patches
 from trainer_core.packaging.argv_payload import Launcher
 from trainer_core.request import Distributed, InitializerSource, TrainerRequest, TrainJobRequest
-
-__all__ = ["get_num_nodes", "render_pytorch_job"]
 
 #: Volume that the init containers and the training container of a pod share.
 _INITIALIZER_VOLUME = "initializer"
@@ -32,8 +31,7 @@ def render_pytorch_job(
     namespace: str,
     attempt: int = 0,
 ) -> dict[str, Any]:
-    """Render the PyTorchJob of a request."""
-    pod_template = _render_pod_template(request, runtime, config)
+    pod_template = _render_pod_template(apply_attempt_memory(request), runtime, config)
     spec = {
         "nprocPerNode": _render_num_processes(request, runtime, pod_template),
         "pytorchReplicaSpecs": _render_replica_specs(request, runtime, pod_template),

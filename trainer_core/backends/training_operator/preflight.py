@@ -16,8 +16,6 @@ from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundE
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
 
-__all__ = ["check_training_operator"]
-
 _OPENAPI_PATH = f"/openapi/v3/apis/{resources.PYTORCH_JOBS.api_version}"
 _OPERATOR = "training operator"
 

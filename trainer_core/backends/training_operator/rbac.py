@@ -6,28 +6,23 @@
 from __future__ import annotations
 
 from trainer_core.k8s import resources
-from trainer_core.k8s.rbac import EVENT_PERMISSIONS, MANAGE_VERBS, ONLY_AIRFLOW, RequiredPermission
-
-__all__ = ["PERMISSIONS"]
+from trainer_core.k8s.rbac import (
+    CREATE_CLAIMS,
+    CREATE_SECRETS,
+    MANAGE_VERBS,
+    READ_CLAIMS,
+    RequiredPermission,
+    list_pod_permissions,
+)
 
 PERMISSIONS = (
     RequiredPermission(
         MANAGE_VERBS, resources.PYTORCH_JOBS, "PyTorchJobs cannot be submitted, followed or cancelled", required=True
     ),
     RequiredPermission(("watch",), resources.PYTORCH_JOBS, "waiting polls the API server instead of watching"),
-    RequiredPermission(
-        ("list", "watch"), resources.PODS, "no steps, no results, no reason why a PyTorchJob does not start or fails"
-    ),
-    RequiredPermission(("get",), resources.PODS, "no logs, no progress, no traceback of a failure", subresource="log"),
-    *EVENT_PERMISSIONS,
-    RequiredPermission(
-        ("create",), resources.SECRETS, "literal tokens are refused; use a SecretRef instead", users=ONLY_AIRFLOW
-    ),
+    *list_pod_permissions("PyTorchJob"),
+    CREATE_SECRETS,
     RequiredPermission(MANAGE_VERBS, resources.JOBS, "`initialize` does not work"),
-    RequiredPermission(
-        ("create", "delete"), resources.VOLUME_CLAIMS, "`initialize` cannot create the volume claim that it writes to"
-    ),
-    RequiredPermission(
-        ("get",), resources.VOLUME_CLAIMS, "a claim that only one node can mount is not refused as place of checkpoints"
-    ),
+    CREATE_CLAIMS,
+    READ_CLAIMS,
 )

@@ -9,8 +9,6 @@ from trainer_core.errors import UnsupportedError
 from trainer_core.k8s import runtimes
 from trainer_core.options.scheduling import VOLCANO_QUEUE
 
-__all__ = ["get_volcano_queue", "list_pod_patches"]
-
 
 def list_pod_patches(patches: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the patches of the pod template of the trainer job, in order."""

@@ -15,15 +15,12 @@ from trainer_core.errors import BackendUnavailableError, RuntimeNotFoundError
 from trainer_core.k8s import resources, runtimes
 from trainer_core.text import shorten
 
-__all__ = ["get_raw_runtime", "list_raw_runtimes"]
-
 _log = logging.getLogger(__name__)
 _PACKAGED_FOLDER = Path(__file__).parent / "runtimes"
 _KINDS = frozenset({resources.CLUSTER_TRAINING_RUNTIMES.kind, resources.TRAINING_RUNTIMES.kind})
 
 
 def get_raw_runtime(folder: Path | None, name: str, kind: str | None = None) -> dict[str, Any]:
-    """Return one runtime."""
     raws = list_raw_runtimes(folder)
     for raw in raws:
         if runtimes.get_name(raw) == name and kind in (None, raw["kind"]):

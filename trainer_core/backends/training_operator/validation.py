@@ -15,8 +15,6 @@ from trainer_core.k8s import manifest_common, runtimes
 from trainer_core.request import TrainerRequest, TrainJobRequest
 from trainer_core.validation import RESERVED_TORCH_ENV, check_reserved_env
 
-__all__ = ["check_request"]
-
 _SCHEMES = ("hf", "s3")
 #: Why a scheme is not supported.
 _UNSUPPORTED_SCHEMES = {

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import random
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -15,15 +17,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import huggingface_hub
-import tenacity
 from huggingface_hub import constants
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # loaded when it is used
 
 from trainer_core.fetch.huggingface import errors
 from trainer_core.fetch.source import FetchError, FetchProgress, SourceFile, mark_complete
-
-__all__ = ["LIBRARY", "SCRATCH", "FileDownloader", "retry_transient"]
 
 #: Name of this client in the User-Agent header.
 LIBRARY = "trainjob-workflows"
@@ -127,13 +126,15 @@ class FileDownloader:
 
 def retry_transient(function: Callable[..., _Result], *arguments: Any, **keywords: Any) -> _Result:
     """Call a function of huggingface_hub; repeat the call if the Hub is unavailable, four times at most."""
-    retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(errors.is_transient),
-        stop=tenacity.stop_after_attempt(4),
-        wait=tenacity.wait_random_exponential(multiplier=0.5, max=10),
-        reraise=True,
-    )
-    return retrying(function, *arguments, **keywords)
+    for pause in (0.5, 1.0, 2.0):
+        try:
+            return function(*arguments, **keywords)
+        except Exception as error:
+            if not errors.is_transient(error):
+                raise
+        # Random, because the downloads of many files fail at the same time.
+        time.sleep(random.uniform(0, pause))  # noqa: S311 -- no secret
+    return function(*arguments, **keywords)
 
 
 class _StoppedError(Exception):

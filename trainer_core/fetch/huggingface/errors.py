@@ -18,8 +18,6 @@ from huggingface_hub.errors import (
 
 from trainer_core.fetch.source import FetchError
 
-__all__ = ["HUB_ERRORS", "convert_errors", "is_transient"]
-
 #: What huggingface_hub raises. The first entry is the base class of the errors of its HTTP library, requests or
 #: httpx, depending on the major version.
 HUB_ERRORS = cast(

@@ -27,8 +27,6 @@ from trainer_core.fetch.parallel import run_parallel
 from trainer_core.fetch.settings import ENV_PREFIX, FetchSettings
 from trainer_core.fetch.source import FetchError, FetchProgress, Snapshot, SourceFile, is_ignored, list_incomplete
 
-__all__ = ["HubLocation", "HuggingFaceSource", "create_source"]
-
 #: What Trainer's initializer downloads of a model: safe weights, configuration and tokenizer.
 MODEL_PATTERNS = ("*.json", "*.safetensors", "*.model", "*.txt")
 _KINDS = {"dataset": "datasets", "model": "models"}
@@ -55,7 +53,6 @@ class HubLocation:
 
     @classmethod
     def parse(cls, uri: str, kind: str) -> HubLocation:
-        """Parse a ``hf://`` URI."""
         match = _URI.fullmatch(uri)
         form = f"hf://owner/name, hf://owner/name@revision or hf://{_KINDS[kind]}/owner/name@revision/path"
         if match is None or match["kind"] not in (None, _KINDS[kind]):
@@ -69,7 +66,6 @@ class HubLocation:
 
 
 def create_source(settings: FetchSettings) -> HuggingFaceSource:
-    """Return the source of a ``hf://`` URI."""
     location = HubLocation.parse(settings.uri, settings.role)
     # With the prefix if the request sets it for this source only.
     endpoint = os.environ.get(f"{ENV_PREFIX}HF_ENDPOINT") or os.environ.get("HF_ENDPOINT")

@@ -27,14 +27,11 @@ from trainer_core.fetch.source import (
     list_incomplete,
 )
 
-__all__ = ["S3Source", "create_source"]
-
 _URI = re.compile(r"s3://(?P<bucket>[^/]+)(?:/(?P<prefix>.*))?")
 _RETRIES = 8
 
 
 def create_source(settings: FetchSettings) -> S3Source:
-    """Return the source of an ``s3://`` URI."""
     return S3Source(settings)
 
 

@@ -27,8 +27,6 @@ from trainer_core.fetch.source import FetchError
 if TYPE_CHECKING:
     from obstore.store import S3Credential
 
-__all__ = ["Connection", "connect", "find_bucket_region"]
-
 _AWS = "https://s3.amazonaws.com"
 _DEFAULT_REGION = "us-east-1"
 _AUTO = "auto"

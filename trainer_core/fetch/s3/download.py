@@ -20,8 +20,6 @@ from trainer_core.fetch.s3.errors import convert_error
 from trainer_core.fetch.s3.multipart import PieceJournal
 from trainer_core.fetch.source import FetchError, FetchProgress, SourceFile, mark_complete
 
-__all__ = ["LARGE_FILE_SIZE", "SCRATCH", "WORKERS", "ObjectDownloader"]
-
 _MIB = 2**20
 #: Larger files are downloaded in pieces, by several requests at once.
 LARGE_FILE_SIZE = 64 * _MIB
@@ -48,7 +46,6 @@ class ObjectDownloader:
         self._has_opaque_etags = False
 
     def download(self, key: str, file: SourceFile) -> None:
-        """Download an object by one request."""
         path = self._folder / file.path
         previous = None
         for _ in range(_TRIES):

@@ -7,8 +7,6 @@ from typing import Literal
 
 from trainer_core.fetch.source import FetchError
 
-__all__ = ["Signer", "convert_error"]
-
 #: Origin of the credentials: ``given`` in the settings, ``found`` where the step runs (a restart finds new ones), or
 #: ``none``.
 Signer = Literal["given", "found", "none"]
@@ -59,7 +57,6 @@ _EXPIRY_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpi
 
 
 def convert_error(error: Exception, name: str, signer: Signer = "given") -> FetchError:
-    """Return the `FetchError` for an error of obstore or botocore."""
     text = str(error)
     code, status, detail = (_find_first(pattern, text) for pattern in (_CODE, _STATUS, _DETAIL))
     answer = " ".join(filter(None, (status, code)))

@@ -10,8 +10,6 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-__all__ = ["Checksum", "combine_md5s", "count_parts", "guess_part_size", "is_md5"]
-
 _MIB = 2**20
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _PARTS = re.compile(r"[0-9a-f]{32}-([1-9]\d{0,4})")
@@ -52,7 +50,6 @@ class Checksum:
         self._md5 = _md5()
 
     def update(self, data: memoryview) -> None:
-        """Add bytes."""
         while self._part_size and len(data) >= self._remaining:
             self._md5.update(data[: self._remaining])
             data = data[self._remaining :]

@@ -7,8 +7,6 @@ import struct
 import threading
 from pathlib import Path
 
-__all__ = ["PieceJournal"]
-
 _RECORD = struct.Struct("<I16s")
 
 
@@ -32,11 +30,9 @@ class PieceJournal:
         return min(self._piece_size, self._size - number * self._piece_size)
 
     def count_present_bytes(self) -> int:
-        """Return the number of bytes in place."""
         return sum(self.get_piece_length(number) for number in self._md5s)
 
     def add(self, number: int, md5: bytes) -> None:
-        """Record that a piece is in place."""
         with self._lock:
             self._md5s[number] = md5
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +44,6 @@ class PieceJournal:
         return [self._md5s[number] for number in range(self._count)]
 
     def clear(self) -> None:
-        """Remove all records."""
         self._md5s = {}
         self._path.unlink(missing_ok=True)
 

@@ -10,8 +10,6 @@ from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.k8s import runtimes
 from trainer_core.options.scheduling import VOLCANO_QUEUE
 
-__all__ = ["check_patches", "list_volume_mounts"]
-
 #: Format of a domain-prefixed path, as the API server validates it.
 _MANAGER = re.compile(
     r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
@@ -21,7 +19,6 @@ _NO_ENV = tuple(runtimes.CONTAINER_BY_ANCESTOR.values())
 
 
 def check_patches(patches: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]) -> None:
-    """Check patches against the runtime."""
     for patch in patches:
         manager = patch.get("manager")
         if not isinstance(manager, str) or not _MANAGER.fullmatch(manager):
@@ -41,7 +38,6 @@ def check_patches(patches: Sequence[Mapping[str, Any]], runtime: Mapping[str, An
 
 
 def list_volume_mounts(patches: Sequence[Mapping[str, Any]], job: str, container: str) -> list[dict[str, Any]]:
-    """Return the volume mounts that patches add to a container."""
     return [
         mount
         for _, name, pod in _walk_pods(patches)

@@ -10,8 +10,6 @@ from trainer_core.errors import UnsupportedError
 from trainer_core.k8s import runtimes
 from trainer_core.request import TrainerRequest, TrainJobRequest
 
-__all__ = ["check_recipe", "count_gpus"]
-
 _COMMAND = ("tune", "run")
 #: Models, as admission derives them from the name of the runtime: torchtune-llama3.2-1b is llama3_2/1B.
 _MODELS = ("llama3_2/1B", "llama3_2/3B", "llama3_3/70B", "qwen2_5/1.5B")

@@ -13,9 +13,8 @@ import time
 import pytest
 from clock import Clock
 
-from trainer_core.backends import follower as follower_module, job_poller
-from trainer_core.backends.follower import PollingFollower
-from trainer_core.backends.job_poller import JobReader, PollInterval
+from trainer_core.backends import polling_follower
+from trainer_core.backends.polling_follower import PollingFollower, PollInterval
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError
 from trainer_core.jobs import Observation, TrainJobRef
 
@@ -69,7 +68,7 @@ def until(condition):
 def backend():
     backend = BackendDouble()
     yield backend
-    until(lambda: backend not in job_poller._pollers)
+    until(lambda: backend not in polling_follower._pollers)
 
 
 def test_a_job_is_read_once_for_all_that_wait_for_it(backend):
@@ -122,7 +121,7 @@ def test_with_progress_an_unchanged_job_is_observed_again_and_reported(backend, 
     with backend.follow(progress=True) as follower:
         follower.next_observation(0)
         # Reads that the follower requests itself would fail.
-        monkeypatch.setattr(follower_module, "_READ_SECONDS", 0.0)
+        monkeypatch.setattr(polling_follower, "_READ_SECONDS", 0.0)
         assert [follower.next_observation(TIMEOUT) for _ in range(3)] == [RUNNING] * 3
 
     assert backend.observations >= 4
@@ -199,13 +198,13 @@ def observe_in_loop(follower, timeout):
 
 @pytest.mark.parametrize("observe", [PollingFollower.next_observation, observe_in_loop])
 def test_a_read_that_hangs_is_an_error_in_time_and_the_wait_can_go_on(backend, observe, monkeypatch):
-    monkeypatch.setattr(follower_module, "_READ_SECONDS", 0.01)
+    monkeypatch.setattr(polling_follower, "_READ_SECONDS", 0.01)
     backend.answers.clear()
     with PollingFollower(backend, REF) as follower:
         for _ in range(2):  # The read of the subscription, and one that is requested later.
             with pytest.raises(BackendUnavailableError, match="'job' was not read within"):
                 observe(follower, 0)
-        monkeypatch.setattr(follower_module, "_READ_SECONDS", TIMEOUT)
+        monkeypatch.setattr(polling_follower, "_READ_SECONDS", TIMEOUT)
         backend.answers.set()
 
         assert observe(follower, 0) is RUNNING
@@ -244,8 +243,8 @@ def test_an_observation_without_a_change_in_time_is_that_of_now(backend):
 
 def test_a_requested_read_and_a_new_follower_do_not_wait_for_the_next_poll(backend, monkeypatch):
     an_hour = PollInterval(share=0.0, minimum=3600.0, maximum=3600.0, reads_per_second=1.0)
-    monkeypatch.setattr(job_poller, "_OBSERVATION_INTERVAL", an_hour)
-    monkeypatch.setattr(job_poller, "_VERSION_INTERVAL", an_hour)
+    monkeypatch.setattr(polling_follower, "_OBSERVATION_INTERVAL", an_hour)
+    monkeypatch.setattr(polling_follower, "_VERSION_INTERVAL", an_hour)
     other = TrainJobRef("double", "default", "other", "2")
     with backend.follow() as follower:
         for status in (RUNNING, COMPLETE, RUNNING):
@@ -260,14 +259,14 @@ def test_a_requested_read_and_a_new_follower_do_not_wait_for_the_next_poll(backe
 
 def until_idle(backend):
     """Wait until the thread waits."""
-    wake = job_poller._pollers[backend].wake
+    wake = polling_follower._pollers[backend].wake
     until(lambda: wake._cond._waiters and not wake.is_set())
 
 
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(job_poller, "time", clock)
+    monkeypatch.setattr(polling_follower, "time", clock)
     return clock
 
 
@@ -287,7 +286,7 @@ def poll_repeatedly(job, clock, count=200):
 def test_a_job_is_polled_less_often_the_longer_its_status_does_not_change(
     backend, clock, read_version, shortest, longest
 ):
-    job = job_poller._PolledJob(JobReader(lambda: backend.observe(REF), read_version))
+    job = polling_follower._PolledJob(lambda: backend.observe(REF), read_version)
     pauses = poll_repeatedly(job, clock)
 
     assert pauses == pytest.approx(sorted(pauses))
@@ -295,7 +294,7 @@ def test_a_job_is_polled_less_often_the_longer_its_status_does_not_change(
 
 
 def test_a_change_of_the_status_makes_the_polls_frequent_again(backend, clock):
-    job = job_poller._PolledJob(JobReader(lambda: backend.observe(REF)))
+    job = polling_follower._PolledJob(lambda: backend.observe(REF), None)
     poll_repeatedly(job, clock)
     backend.status = COMPLETE
 
@@ -303,23 +302,27 @@ def test_a_change_of_the_status_makes_the_polls_frequent_again(backend, clock):
 
 
 def test_progress_is_observed_less_often_than_the_version_is_read(backend, clock):
-    job = job_poller._PolledJob(JobReader(lambda: backend.observe(REF), lambda: 1, progress=True))
+    job = polling_follower._PolledJob(lambda: backend.observe(REF), lambda: 1, progress=True)
     poll_repeatedly(job, clock)
 
     assert 10 < backend.observations < 100
 
 
-def test_a_change_that_comes_while_an_observation_is_taken_is_not_missed():
-    class ChangingJob:
-        @property
-        def result(self):
-            subscription.notify()
-            return RUNNING
+def test_a_change_that_comes_while_an_observation_is_taken_is_not_missed(backend, monkeypatch):
+    with PollingFollower(backend, REF, read_version=lambda: 1) as follower:
+        follower.next_observation(0)
 
-    subscription = job_poller.Subscription(None, ChangingJob())
-    subscription.get_observation()
+        class ChangingJob:
+            @property
+            def result(self):
+                follower.changed.set()
+                return RUNNING
 
-    assert subscription.wait(0)
+        with monkeypatch.context() as patch:
+            patch.setattr(follower, "_job", ChangingJob())
+            follower._take_observation(True)
+
+        assert follower.changed.is_set
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -334,7 +337,7 @@ def test_those_that_wait_for_a_thread_that_ended_wake_up_and_start_another_one(b
 
     with PollingFollower(backend, REF, read_version=read_version) as follower:
         follower.next_observation(0)
-        thread = job_poller._pollers[backend].thread
+        thread = polling_follower._pollers[backend].thread
         ends.set()
         assert follower.next_observation(TIMEOUT) is RUNNING
         thread.join()
@@ -347,7 +350,7 @@ def test_a_follower_that_is_not_closed_is_forgotten(backend):
     backend.follow().next_observation(0)
     gc.collect()
 
-    until(lambda: backend not in job_poller._pollers)
+    until(lambda: backend not in polling_follower._pollers)
 
 
 def test_a_closed_event_loop_does_not_disturb_the_others(backend):
@@ -386,7 +389,7 @@ def test_an_inherited_follower_works_in_a_forked_child_even_if_threads_of_the_pa
         context = multiprocessing.get_context("fork")
         results = context.Queue()
         child = context.Process(target=observe_in_child, args=(follower, unused, results))
-        with job_poller._lock, job_poller._pollers[backend].wake._cond:
+        with polling_follower._lock, polling_follower._pollers[backend].wake._cond:
             child.start()
         try:
             assert results.get(timeout=TIMEOUT) == "Running"
@@ -399,7 +402,7 @@ def test_an_inherited_follower_works_in_a_forked_child_even_if_threads_of_the_pa
 
 def test_an_open_follower_does_not_keep_the_program_alive():
     program = """
-from trainer_core.backends.follower import PollingFollower
+from trainer_core.backends.polling_follower import PollingFollower
 from trainer_core.jobs import Observation, TrainJobRef
 class Backend:
     def observe(self, ref):

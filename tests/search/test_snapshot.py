@@ -1,0 +1,52 @@
+"""A search that is only read: one list, the same trials as its driver has, and nothing is changed."""
+
+from __future__ import annotations
+
+import pytest
+from test_driver import backend, connect, finish, open_search
+
+from trainer_core.errors import JobNotFoundError
+from trainer_core.jobs import Category
+from trainer_core.search import tables
+from trainer_core.search.snapshot import read_search
+
+
+@pytest.fixture
+def driver():
+    """A search with a complete trial, one that failed, and two that run."""
+    client = connect()
+    with open_search(client) as driver:
+        driver.step()
+        finish(client, min(backend(client).jobs))
+        driver.step()
+        backend(client).fail(backend(client).list_running()[0].ref.name, Category.USER_CODE)
+        driver.step()
+        yield driver
+
+
+def test_it_has_the_trials_of_the_driver(driver):
+    snapshot = read_search(driver.client, "search/tune")
+    table = driver.step(create=False).table
+    assert snapshot.trials == tables.build_trials(driver.definition, table)
+    assert [trial.status for trial in snapshot.trials] == ["Complete", "Failed", "Running", "Running"]
+    assert (snapshot.status, snapshot.table.total) == ("Running", 6)
+    assert snapshot.summary.startswith("2 of 6, 2 running, 1 failed, best loss ")
+
+
+def test_it_is_one_list_and_changes_nothing(driver):
+    before = {name: (job.request, job.outcome) for name, job in backend(driver.client).jobs.items()}
+    calls = []
+    backend(driver.client).on_call = calls.append
+    read_search(driver.client, "search/tune")
+    assert calls == ["list"]
+    assert {name: (job.request, job.outcome) for name, job in backend(driver.client).jobs.items()} == before
+
+
+def test_an_ended_search_has_its_reason(driver):
+    driver.cancel()
+    assert read_search(driver.client, "search/tune").table.reason == "cancelled"
+
+
+def test_a_search_without_trainjobs_does_not_exist(driver):
+    with pytest.raises(JobNotFoundError, match="'search/other' has no TrainJob"):
+        read_search(driver.client, "search/other")
