@@ -54,7 +54,10 @@ before = set(sys.modules)
 import airflow_provider.operators.trainjob, airflow_provider.sensors.trainjob
 operators = sorted(set(sys.modules) - before)
 import airflow_provider.assets
-print(json.dumps({"operators": operators, "all": sorted(sys.modules)}))
+loaded = sorted(sys.modules)
+import airflow_provider.operators.search
+searches = sorted(set(sys.modules) - set(loaded))
+print(json.dumps({"operators": operators, "all": loaded, "searches": searches}))
 """
 
 
@@ -85,7 +88,16 @@ def test_importing_the_operators_loads_no_client_library(loaded):
     assert heavy.isdisjoint(packages(loaded["operators"]))
     assert "airflow.triggers.base" not in loaded["operators"]
     assert not [name for name in loaded["operators"] if name.startswith("trainer_core.tracking")]
-    assert len(loaded["operators"]) <= 90
+    assert len(loaded["operators"]) <= 100
+
+
+def test_only_a_search_loads_the_modules_of_searches_and_parsing_one_loads_no_driver_and_no_optuna(loaded):
+    of_searches = [
+        name for name in loaded["all"] if "search" in name and name.startswith(("trainer_core", "airflow_pr"))
+    ]
+    assert of_searches == []
+    assert "optuna" not in packages([*loaded["all"], *loaded["searches"]])
+    assert {"trainer_core.search.driver", "trainer_core.lifecycle.search"}.isdisjoint(loaded["searches"])
 
 
 def test_operators_need_no_openlineage(loaded):

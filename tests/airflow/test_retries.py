@@ -8,10 +8,11 @@ import itertools
 import pytest
 from airflow.sdk import DAG, task_group
 from airflow_fakes import die, double, wait_for_file
+from fake_cluster import Cluster
 
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.testing.tasks import StandInTaskInstance
-from trainer_core import CustomTrainer, TrainJobRef
+from trainer_core import CustomTrainer, CustomTrainerContainer, MoreMemory, TrainJobRef
 
 _ids = itertools.count()
 _START = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
@@ -145,3 +146,24 @@ def test_a_retryable_failure_is_retried_as_another_attempt(run_dag, client):
     assert states(run) == {"train[-1]": "failed"}
     first, second = sorted(job.name for job in client.list_jobs())
     assert second == f"{first}-1"
+
+
+def test_a_retry_after_a_lack_of_memory_asks_for_more_up_to_the_limit(run_dag, tmp_path):
+    with Cluster(delay=0.005, backoff=0.005, backoff_limit=100_000) as cluster, a_dag() as dag:
+        cluster.lives.set("*", "oom")
+        TrainJobOperator(
+            task_id="train",
+            runtime="torch-distributed",
+            trainer=CustomTrainerContainer(image="registry.local/train:1", resources_per_node={"memory": "8Gi"}),
+            options=[MoreMemory("16Gi")],
+            backend="kubernetes",
+            backend_config={"config_file": str(cluster.kubeconfig(tmp_path / "config")), "namespace": "default"},
+            retries=5,
+            retry_delay=datetime.timedelta(0),
+        )
+        run = run_dag(dag)
+        jobs = cluster.objects("TrainJob", "default")
+    assert states(run) == {"train[-1]": "failed"}
+    amounts = {job["metadata"]["name"][-2:]: job["spec"]["trainer"]["resourcesPerNode"]["limits"] for job in jobs}
+    first = next(iter(amounts.keys() - {"-1", "-2"}))
+    assert amounts == {first: {"memory": "8Gi"}, "-1": {"memory": "12Gi"}, "-2": {"memory": "16Gi"}}

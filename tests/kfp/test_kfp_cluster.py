@@ -10,6 +10,7 @@ import kfp_definitions as definitions
 import pytest
 import yaml
 from fake_cluster import Cluster
+from fake_cluster.runtimes import runtime
 from kfp_backend import WORKFLOW_DEFINITION
 from kfp_driver import REPOSITORY, DrivenTask
 from mlflow_double import serve_mlflow
@@ -17,6 +18,7 @@ from patient_tracking import be_patient
 
 from trainer_core import CustomTrainer, request_builder
 from trainer_core.client import backend_for
+from trainer_core.testing.training_functions import run_out_of_memory
 
 WORKFLOW = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run-1", "uid": "w-1"}
 
@@ -25,6 +27,7 @@ WORKFLOW = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "r
 def cluster():
     with Cluster() as cluster:
         cluster.add(WORKFLOW_DEFINITION)
+        cluster.add(runtime("python-with-policy", "plain", {"numNodes": 1}))
         yield cluster
 
 
@@ -84,6 +87,18 @@ def test_a_separate_task_waits_for_the_job(task, jobs):
 
     assert finished.returncode == 0, finished.stderr
     assert (waiting.output("metric"), len(jobs())) == (0.9, 1)
+
+
+def test_the_next_attempt_of_a_task_asks_for_more_memory(task, cluster, jobs):
+    request = request_for(run_out_of_memory, runtime="python-with-policy")
+    request["trainer"]["resources_per_node"] = {"memory": "1Gi"}
+    options = {"more_memory": {"limit": "1536Mi"}, "checkpoints": {"uri": "pvc://checkpoints/kfp"}}
+
+    finished = task("train", request={**request, **options}, attempts=5, backoff=0).run()
+
+    memory = [job["spec"]["trainer"]["resourcesPerNode"]["limits"]["memory"] for job in jobs()]
+    assert (finished.returncode, memory) == (1, ["1Gi", "1536Mi"])
+    assert "1536Mi, the limit of MoreMemory, was not enough" in finished.stdout + finished.stderr
 
 
 def test_a_step_that_does_not_wait_completes_the_run_of_its_job(task, monkeypatch):

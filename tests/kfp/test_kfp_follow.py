@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import kfp_definitions as definitions
 import pytest
@@ -68,11 +69,13 @@ class PrintsAtItsEnd:
     def get_job_logs(self, ref, step="node-0", follow=False, raw=False):
         if step != "node-0":
             raise InvalidRequestError(f"no step {step!r}")
+        assert (follow, raw) == (True, True)
         assert self.ended.wait(60)
         self.pause.wait(0.1)  # The step would have ended, if it did not wait for this line.
         yield "the last line"
 
     def wait(self, ref, timeout, on_observation):
+        assert 0 < timeout <= 60
         diagnosis = Diagnosis(category=Category.SCHEDULING, reason="no node has 8 GPUs")
         on_observation(Observation(CREATED, pending_failure=PendingFailure(diagnosis)))
         self.ended.set()
@@ -80,7 +83,9 @@ class PrintsAtItsEnd:
 
 
 def test_a_step_shows_why_its_job_does_not_start_and_ends_after_the_last_line_of_its_log(capsys):
-    wait.wait_for_job(PrintsAtItsEnd(), TrainJobRef("kubernetes", "default", "train", "uid"), None, MetricHistory())
+    wait.wait_for_job(
+        PrintsAtItsEnd(), TrainJobRef("kubernetes", "default", "train", "uid"), time.monotonic() + 60, MetricHistory()
+    )
 
     printed = capsys.readouterr()
     assert printed.out == "[node-0] the last line\n"

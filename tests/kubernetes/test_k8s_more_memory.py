@@ -23,7 +23,8 @@ def get_resources(cluster, ref):
     return cluster.get("TrainJob", ref.name)["spec"]["trainer"]["resourcesPerNode"]
 
 
-def test_a_job_that_the_kubelet_killed_for_lack_of_memory_is_followed_by_one_with_more():
+def test_a_job_that_the_kubelet_killed_for_lack_of_memory_is_followed_by_one_with_more(caplog):
+    caplog.set_level("INFO", logger="trainer_core")
     with a_stage("oom", backoff_limit=100_000) as (cluster, client):
         first = client.submit(ask())
         failed = finished(client, first)
@@ -32,6 +33,7 @@ def test_a_job_that_the_kubelet_killed_for_lack_of_memory_is_followed_by_one_wit
         complete = finished(client, second)
         asked = [get_resources(cluster, ref) for ref in (first, second)]
         annotations = cluster.get("TrainJob", second.name)["metadata"]["annotations"]
+    assert f"TrainJob {second.name!r} asks for 12Gi (asked 8Gi) of memory: an earlier attempt ran out" in caplog.text
     assert (failed.diagnosis.category, failed.diagnosis.retryable) == (Category.OUT_OF_MEMORY, True)
     assert "8Gi was not enough, the next attempt asks for 12Gi" in failed.diagnosis.reason
     per_node = [{"cpu": "2", "memory": memory} for memory in ("8Gi", "12Gi")]

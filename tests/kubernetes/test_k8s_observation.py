@@ -22,7 +22,7 @@ from k8s_objects import (
     waits,
 )
 
-from trainer_core import Category, Outcome
+from trainer_core import Category, Diagnosis, Outcome
 from trainer_core.backends.trainer_v2 import parse
 from trainer_core.k8s import events, labels, observations
 from trainer_core.lifecycle.adoption import ExistingJob
@@ -174,6 +174,16 @@ def test_the_outcome_of_a_cancelled_job_does_not_depend_on_its_pods():
     assert (outcome.diagnosis.category, outcome.diagnosis.reason) == (Category.DELETED, "it was cancelled")
     assert outcome.finished_at == "2026-11-20T10:00:07.250+00:00"
     assert outcome == _seen(job).outcome
+
+
+def test_a_job_that_its_controller_fails_during_a_cancellation_keeps_the_diagnosis_of_the_cancellation():
+    diagnosis = Diagnosis(category=Category.OUT_OF_MEMORY, reason="it ran out of memory", step="node-0", retryable=True)
+    annotations = {**CANCELLED, labels.DIAGNOSIS: json.dumps(diagnosis.to_dict())}
+    failed = condition("Failed", "True", "JobsFailed", "jobset failed due to one or more job failures")
+    job = _job(failed, annotations=annotations, suspend=True)
+    assert _seen(job).outcome.diagnosis == diagnosis
+    killed = seen(main=ended(137, reason="OOMKilled"))
+    assert _seen(job, killed).outcome.diagnosis.exit_code == -9
 
 
 def test_a_recorded_outcome_of_another_job_is_ignored():

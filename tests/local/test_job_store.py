@@ -114,7 +114,8 @@ def test_observers_of_a_lock_do_not_see_each_other(folder, descriptors):
         assert not locks.is_locked(folder.lock)
 
 
-def test_a_lock_is_private(folder):
+def test_locks_are_private(folder):
     locks.release(locks.acquire(folder.lock))
+    folder.allocate_reserve()
 
-    assert folder.lock.stat().st_mode & 0o777 == 0o600
+    assert [path.stat().st_mode & 0o777 for path in (folder.lock, folder.desired_lock)] == [0o600, 0o600]

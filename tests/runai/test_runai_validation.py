@@ -59,6 +59,14 @@ REFUSED = {
     "initialize only": ({"trainer": None, **build_initializer("pvc://data")}, "initialize is not supported"),
     "RunaiMasterSpec with one node": ({"runai": {"master": {"gpu": "0"}}}, "a job with one node has no master"),
     "a name set directly": ({"runai": {"spec": {"name": "x"}}}, "RunaiSpec: name is set by the backend"),
+    "memory that overrides that of each attempt": (
+        {
+            "trainer": {**CONTAINER, "resources_per_node": {"memory": "8Gi"}},
+            "more_memory": {"limit": "32Gi"},
+            "runai": {"spec": {"memory_limit": "9Gi"}},
+        },
+        "MoreMemory: RunaiSpec memory_limit would override the memory of each attempt; remove it",
+    ),
     "another command for a function": (
         {"trainer": FUNCTION, "runai": {"spec": {"command": "x"}}},
         "RunaiSpec: command is set by the backend",

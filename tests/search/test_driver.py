@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,14 @@ from trainer_core import (
     TrialConfig,
 )
 from trainer_core.client.runs import JobRuns
-from trainer_core.errors import BackendUnavailableError, ConflictError, InvalidRequestError, JobNotFoundError
-from trainer_core.jobs import Category, Progress
+from trainer_core.errors import (
+    BackendUnavailableError,
+    ConflictError,
+    InvalidRequestError,
+    JobNotFoundError,
+    WaitTimeoutError,
+)
+from trainer_core.jobs import Category, Outcome, Progress
 from trainer_core.request import Code, Owner, Project, TrainerRequest, TrainJobRequest
 from trainer_core.search import sampling, template as templates
 from trainer_core.search.driver import SearchDriver, SearchState
@@ -568,3 +575,31 @@ def test_projects_that_fill_a_cluster_are_refused_with_both_sizes() -> None:
     templates.check_project_size(request, 60)
     with pytest.raises(InvalidRequestError, match=r"have 800 kB, and 70 trials would store 56 MB"):
         templates.check_project_size(request, 70)
+
+
+def test_a_driver_that_waits_in_vain_leaves_the_trials_alone(client: TrainerClient) -> None:
+    with open_search(client) as driver, pytest.raises(WaitTimeoutError, match="has not ended after 0 s"):
+        driver.run(timeout=0)
+    assert len(backend(client).list_running()) == 2
+
+
+def test_the_outcome_of_each_trial_is_stored_for_later_readers(
+    client: TrainerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[Outcome] = []
+    monkeypatch.setattr(client.backend, "observe", lambda ref: replace(observe(ref), outcome_is_stored=False))
+    observe = ManualBackend(backend(client).jobs).observe
+    monkeypatch.setattr(client.backend, "store_outcome", stored.append)
+    with open_search(client) as driver:
+        run_to_end(client, driver)
+    assert sorted(outcome.job.name for outcome in stored) == sorted(job.ref.name for job in list_runs(client))
+
+
+def test_a_trial_that_was_deleted_while_it_ran_is_not_listed_with_the_jobs_that_exist(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        driver.step()
+        first, second = (job.ref for job in list_runs(client)[:2])
+        backend(client).delete(first)
+        driver.step()
+        assert first not in driver.list_refs()
+        assert second in driver.list_refs()

@@ -1,4 +1,4 @@
-"""The run of a job that was created while the server of MLflow was away."""
+"""The run of a job that was created while the server of MLflow was away, or whose submitter was killed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import pytest
 
 from trainer_core import CustomTrainer, DebugBackendConfig, Name, TrainerClient
 from trainer_core.errors import TrackingError
-from trainer_core.jobs import TrainJobRef
+from trainer_core.jobs import Observation, Outcome, TrainJobRef
+from trainer_core.request import TrackingRequest
 from trainer_core.tracking import tags
 from trainer_core.tracking.mlflow_api import MlflowRun
-from trainer_core.tracking.run import create_late_run
+from trainer_core.tracking.run import create_late_run, find_outcome
 
 
 def fit():
@@ -91,3 +92,39 @@ def test_a_new_run_that_is_not_found_yet_is_looked_for_again_later(create):
     with pytest.raises(TrackingError, match="not found yet") as caught:
         create(Api(is_slow=True))
     assert caught.value.transient
+
+
+class Backend:
+    """A backend with one job that has ended, and which has a run."""
+
+    name = "debug"
+
+    def __init__(self, run_id):
+        client = TrainerClient(DebugBackendConfig())
+        request = client.build_request(runtime="python", trainer=CustomTrainer(fit), options=[Name("job")])
+        self.request = request.model_copy(update={"tracking": TrackingRequest(run_id=run_id, experiment_id="7")})
+        self.outcome = Outcome(ref=REF.to_dict(), status="Complete")
+
+    def get_ref(self, name):
+        assert name == "job"
+        return REF
+
+    def get_request(self, ref):
+        return self.request
+
+    def get_place(self, ref):
+        return "here"
+
+    def observe(self, ref):
+        assert ref.uid == REF.uid
+        return Observation("Complete", outcome=self.outcome)
+
+
+@pytest.mark.parametrize(("run_id", "is_own"), [("m", True), ("other", False)])
+def test_the_run_of_a_killed_submit_is_bound_to_its_job_before_its_outcome_is_reported(run_id, is_own):
+    backend, api = Backend(run_id), Api()
+    api.runs["m"] = {tags.NAME: "job", tags.BACKEND: "debug"}
+    (run,) = api.search_runs(["7"], "")
+
+    assert find_outcome(api, backend, run) == (backend.outcome if is_own else None)
+    assert api.runs["m"].get(tags.UID) == ("uid-1" if is_own else None)

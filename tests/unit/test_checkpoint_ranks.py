@@ -7,7 +7,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from clock import Clock
 
+from trainer_core.node import checkpoint_ranks
 from trainer_core.node.checkpoint_folder import CheckpointError, CheckpointFolder
 from trainer_core.node.checkpoint_ranks import Agreement, Ranks, Stopped
 
@@ -60,6 +62,18 @@ def test_all_ranks_decide_alike_at_each_call_and_stop_at_the_same(build_agreemen
     assert others == [first, first]
     assert True in first
     assert 150 <= len(first) < 999
+
+
+def test_ranks_ask_each_other_after_an_interval_which_is_reached_by_doubling_the_calls(build_agreement, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(checkpoint_ranks, "time", clock)
+    agreement = build_agreement(0, 2, interval=10, saves=range(1000))
+    decided = []
+    for call in range(1, 40):
+        clock.sleep(1)
+        decided += [call] if agreement.ask(saves=False) else []
+
+    assert decided == [1, 2, 4, 8, 16, 26, 36]
 
 
 def test_a_rank_far_behind_takes_part_in_the_save_that_rank_0_decided(build_agreement):

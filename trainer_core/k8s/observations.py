@@ -348,7 +348,10 @@ def _collect_facts(
         return Facts(deadline_error=failed.message)
     if failed.reason == _UNSUPPORTED_RUNTIME:
         return Facts(rejected=failed.message)
-    return failure_facts.collect_failure_facts(pods, events, tails, failed.message)
+    facts = failure_facts.collect_failure_facts(pods, events, tails, failed.message)
+    # The controller was faster than the cancellation, which deleted the pods.
+    diagnosis = None if facts.steps else _parse_cancel_diagnosis(job)
+    return facts if diagnosis is None else Facts(cancel_diagnosis=diagnosis)
 
 
 def _parse_cancel_diagnosis(job: JobState) -> Diagnosis | None:

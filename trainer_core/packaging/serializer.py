@@ -11,9 +11,10 @@ import importlib
 import inspect
 import json
 import keyword
+import os
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -100,11 +101,16 @@ def shipped_files() -> Mapping[str, str]:
 
 
 def ship(folder: Path) -> Path:
-    """Write the files that travel with every job into a folder of one job; return the path of the bootstrap program."""
+    """Write the files that travel with every job into a folder of one job; return the path of the bootstrap program.
+
+    Other users can read neither the files nor the folder.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for parent in sorted({Path(relative).parent for relative in shipped_files()}):
-        (folder / parent).mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / parent).mkdir(mode=0o700, exist_ok=True)
     for relative, text in shipped_files().items():
-        (folder / relative).write_text(text, encoding="utf-8")
+        with open(folder / relative, "w", encoding="utf-8", opener=partial(os.open, mode=0o600)) as file:
+            file.write(text)
     return folder / BOOTSTRAP
 
 

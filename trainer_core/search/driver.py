@@ -512,7 +512,8 @@ class SearchDriver:
         view = entry.view
         ending = decisions.judge(outcome, self.definition, entry.view.trial, view.parameters, view.rung)
         reports = ending.line.rungs or entry.view.reports
-        entry.view = replace(entry.view, status=outcome.status, ending=ending, reports=reports)
+        status = view.status if view.status == "Deleted" else outcome.status
+        entry.view = replace(entry.view, status=status, ending=ending, reports=reports)
         if entry.report is not None:
             entry.report(outcome.status, outcome)
         entry.close()
