@@ -66,7 +66,7 @@ compile: .venv/.done/dev ## compile the example pipelines and components to YAML
 	$(BIN)/python pipelines/compile.py
 	$(BIN)/python tools/kfp_reference.py
 
-bench: .venv/.done/dev ## measure, each against its yardstick
+bench: .venv/.done/dev .venv-mlflow/.done/mlflow ## measure, each against its yardstick
 	@failed=; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file" || failed="$$failed $$file"; done; \
 		[ -z "$$failed" ] || { echo "failed, or missed a target:$$failed"; exit 1; }
 

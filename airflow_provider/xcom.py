@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.person_actions import ACTION_KEY, describe_deletion
 from trainer_core.jobs import COMPLETE, Outcome
 from trainer_core.readable_log import format_log_line
 from trainer_core.request import TrainJobRequest
@@ -82,6 +83,14 @@ def push_search_outcome(ti: Any, outcome: SearchOutcome, *, maximize: bool) -> d
     ):
         ti.xcom_push(key=key, value=best[name])
     return {name: best[name] for name in ("parameters", "value", "trial", "job", "result")}
+
+
+def report_outcome(ti: Any, log: Any, outcome: Outcome, log_is_written: bool) -> None:
+    """Push how the job ended, and log it: also who deleted it on the TrainJobs page."""
+    push_outcome(ti, outcome)
+    if not outcome.succeeded and (deletion := describe_deletion(outcome, pull(ti, ACTION_KEY))):
+        log.info("%s", deletion)
+    log_outcome(log, outcome, log_is_written)
 
 
 def log_outcome(log: Any, outcome: Outcome, log_is_written: bool) -> None:

@@ -47,7 +47,7 @@ from airflow_provider.exceptions import (
 from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.lineage import OpenLineageMixin
-from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch, describe_deletion
+from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
 from airflow_provider.task_store import SavedRef
 from airflow_provider.trigger_event import JobEvent
 from trainer_core import request_builder
@@ -531,10 +531,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self._generation.save(outcome.job, waits=False)
         asked = self._has_tracking_option
         self.run_url = tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, asked, self.log)
-        xcom.push_outcome(ti, outcome)
-        if not outcome.succeeded and (deletion := describe_deletion(outcome, xcom.pull(ti, ACTION_KEY))):
-            self.log.info("%s", deletion)
-        xcom.log_outcome(self.log, outcome, log_is_written)
+        xcom.report_outcome(ti, self.log, outcome, log_is_written)
         if outcome.succeeded:
             assets.update_asset_events(self.outlets, outcome)
             return outcome.result
