@@ -12,6 +12,7 @@ from kfp_components.step.executor_input import Task
 from kfp_components.step.metric_history import MetricHistory
 from trainer_core import CustomTrainer, DebugBackendConfig, TrainerClient
 from trainer_core.jobs import Category, Diagnosis, Outcome, TrainJobRef
+from trainer_core.request import Owner
 from trainer_core.resource_use import ResourceUse
 
 
@@ -207,3 +208,25 @@ def test_the_report_has_the_use_of_resources():
     assert "<h2>Use of resources</h2>" in page
     assert "<th>peak memory</th><td>3.63 GiB of 3.73 GiB</td>" in page
     assert "<th>GPU hours</th><td>1.50</td>" in page
+
+
+def test_the_outputs_of_a_job_that_has_ended_name_it_and_each_of_its_resumptions(tmp_path):
+    names = ("status", "checkpoint", "resumed_from", "result")
+    artifacts = {
+        name: {"artifacts": [{"name": name, "uri": str(tmp_path / "kfp" / name), "metadata": {}}]}
+        for name in ("metrics", "model", "report", "classification")
+    }
+    files = {name: {"outputFile": str(tmp_path / name)} for name in names}
+    task = Task({"outputs": {"parameters": files, "artifacts": artifacts}})
+    task.make_output_folders()
+    client = TrainerClient(DebugBackendConfig())
+    request = client.build_request(runtime="python", trainer=CustomTrainer(definitions.score, {"rate": 0.5}))
+    ref = client.submit(request.model_copy(update={"name": None, "owner": Owner(key="run/train", slug="train")}))
+    history = MetricHistory()
+    history.resumptions += [(5, ref.name, 0), (6, "warm", 0)]
+    outputs.write_outcome(task, client, client.wait(ref), history)
+
+    assert [(tmp_path / name).read_text() for name in names[:3]] == ["Complete", "0", "0"]
+    assert task.get_artifact("report").metadata == {"job": ref.name, "backend": "debug", "runtime": "python"}
+    texts = [each.text for each in outputs._describe_resumptions(client, ref, history)]
+    assert texts == ["resumed from step 5 of attempt 1", "resumed from step 6 of TrainJob warm"]
