@@ -11,6 +11,9 @@ from airflow_provider.ui import app
 
 STATIC = pathlib.Path(app.__file__).with_name("static")
 _PAGES = {"": "jobs.html", "job": "job.html", "compare": "compare.html", "search": "search.html"}
+_EMPTY_LOG = {"lines": [], "times": [], "points": [], "resources": [], "left_out": 0, "cursor": "{}", "complete": True}
+#: Answers of the API by the last part of the path.
+_UNLESS_GIVEN = {"attempts": {"attempts": []}, "log": _EMPTY_LOG}
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
@@ -74,7 +77,7 @@ class RoutedPages:
     def _answer(route, answers):
         address = urllib.parse.urlsplit(route.request.url)
         path = address.path.removeprefix("/trainjobs/")
-        answer = answers.get(path, {"attempts": []} if path.endswith("/attempts") else None)
+        answer = answers.get(path, _UNLESS_GIVEN.get(path.rpartition("/")[2]))
         if isinstance(answer, list):
             answer.append(route)
             return

@@ -342,7 +342,7 @@ class BaseKubernetesBackend(Backend):
             found[job.name] = None
             if job.name not in known:
                 ref = observations.build_ref(job)
-                found[job.name] = ref, observations.parse_request(raw), self._reader.observe_object(raw, ref)
+                found[job.name] = ref, observations.parse_request(raw), self._reader.observe_of_many(raw, ref)
         return found
 
     def get_runtime_packages(self, runtime: Runtime) -> list[str]:

@@ -221,10 +221,16 @@ class JobReader:
         return job, self.list_log_pods(job)
 
     def observe_object(self, raw: RawObject, ref: TrainJobRef) -> Observation:
-        """Observe a job whose object has just been read; its pods are read unless it has a recorded outcome."""
+        """Observe a job whose object has just been read."""
         job = self._adapter.parse_job(raw)
-        has_outcome = observations.get_recorded_outcome(job) is not None
-        return self.observe_state(job, () if has_outcome else self.list_pods(job), ref)
+        return self.observe_state(job, self.list_pods(job), ref)
+
+    def observe_of_many(self, raw: RawObject, ref: TrainJobRef) -> Observation:
+        """Observe a job of a list; without a request, and without progress, if it has a recorded outcome."""
+        job = self._adapter.parse_job(raw)
+        if observations.get_recorded_outcome(job) is not None:
+            return observations.build_observation(job, ref=ref)
+        return self.observe_state(job, self.list_pods(job), ref)
 
     def observe_state(self, job: JobState, pods: Sequence[PodState], ref: TrainJobRef) -> Observation:
         """Observe a job whose state is known; read its events and logs where needed."""
