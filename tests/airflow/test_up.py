@@ -19,6 +19,8 @@ import psutil
 import pytest
 from optional_packages import requires
 
+from trainer_core.node import locks
+
 pytestmark = requires("sklearn")
 
 ROOT = Path(__file__).parents[2]
@@ -153,9 +155,12 @@ def test_its_command_uses_its_settings_whatever_the_terminal_has(here, tmp_path,
 
 
 def test_a_second_airflow_in_the_same_folder_is_refused(here, tmp_path):
-    first, second = here.AirflowHere(tmp_path / "up"), here.AirflowHere(tmp_path / "up")
-    with first._lock, pytest.raises(here.AirflowHereError, match=r"an Airflow already runs in .*up; stop it first"):
-        second.__enter__()
+    of_another_process = locks.locked(tmp_path / "up.lock")
+    with (
+        of_another_process,
+        pytest.raises(here.AirflowHereError, match=r"an Airflow already runs in .*up; stop it first"),
+    ):
+        here.AirflowHere(tmp_path / "up").__enter__()
 
 
 def test_a_port_in_use_is_refused(here, tmp_path):
