@@ -386,6 +386,15 @@ class FolderRegistry(ModelRegistry):
             for each in sorted(entries, key=lambda each: (each.get("number", 0), each["version"]))
         ]
 
+    def read_entry(self, model: str = "", alias: str = CHAMPION) -> dict[str, Any]:
+        """Return what is recorded of the version that the alias names: version, metric, path; empty if there is none.
+
+        Args:
+            model: Name of the model. Default: the folder itself.
+            alias: The alias. Default ``champion``.
+        """
+        return _read_current(self._get_folder(model), alias)
+
     def rollback(self, model: str, version: str, alias: str = CHAMPION) -> None:
         folder = self._get_folder(model)
         with _lock_folder(folder):
