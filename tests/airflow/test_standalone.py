@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _DAGS = pathlib.Path(__file__).with_name("standalone_dags.py")
 _DIGITS = ("digits", "registry", "retraining", "ingest_digits", "retrain_digits", "retrain_digits_one_task")
-_ENERGY = ("energy", "nightly_forecast", "promote_forecast", "approve_forecast", "retrain_on_drift")
+_ENERGY = ("forecast", "energy", "nightly_forecast", "promote_forecast", "approve_forecast", "retrain_on_drift")
 #: Seconds without a heartbeat after which the triggers of a triggerer move to another one.
 _QUICKLY = {"AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "8"}
 

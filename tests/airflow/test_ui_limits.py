@@ -71,7 +71,7 @@ def test_a_search_returns_the_lines_with_the_text_in_any_case():
 
 def make_job(number, status=None):
     ref = TrainJobRef("local", "/state", f"job-{number}", "uid")
-    return types.SimpleNamespace(ref=ref, conn_id=None, xcoms={"status": status} if status else {})
+    return types.SimpleNamespace(ref=ref, conn_id=None, search=None, xcoms={"status": status} if status else {})
 
 
 def test_a_list_asks_a_backend_for_a_bounded_number_of_jobs(monkeypatch):

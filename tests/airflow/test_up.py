@@ -46,7 +46,7 @@ def program(tmp_path):
     """The program in a separate folder for its data, with one DAG."""
     shutil.copytree(ROOT / "tools", tmp_path / "tools", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "dags").mkdir()
-    for name in ("approve_forecast", "energy"):
+    for name in ("approve_forecast", "energy", "forecast"):
         shutil.copy(ROOT / "dags" / f"{name}.py", tmp_path / "dags")
     yield tmp_path / "tools" / "airflow_up.py"
     for pid in list_remaining_processes(tmp_path / ".airflow" / "up"):
