@@ -21,6 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from trainer_core import LocalProcessBackendConfig, TrainerClient, TrainJob
+from trainer_core.tracking.model_registry import get_local_path
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / ".demo"
@@ -136,7 +137,7 @@ def show(job: TrainJob) -> None:
     print(f"TrainJob:       {job.name}")
     print(f"Status:         {outcome.status}")
     print(f"Test accuracy:  {outcome.metrics['accuracy']:.3f}")
-    print(f"Model:          {outcome.artifacts['model'].removeprefix('file://')}")
+    print(f"Model:          {get_local_path(outcome.artifacts['model'])}")
     print(f"Logs:           {command} --home '{JOBS}' logs {job.name}")
 
 

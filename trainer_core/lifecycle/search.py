@@ -440,7 +440,7 @@ def _find_end(
     categories = {line.category if line and line in failed else None for line in first}
     if len(first) == max(_FIRST_TRIALS, config.parallel_trials) and len(categories) == 1 and None not in categories:
         return FAILED
-    # A driver may look at trials that have all ended in time only after it.
+    # The trials may have ended in time, and a driver may read them only after it.
     was_stopped = any(line.reason == _explain_end(TIMEOUT) for line in settled)
     return TIMEOUT if is_timeout and (len(settled) < total or was_stopped) else None
 

@@ -23,9 +23,9 @@ class MoreMemory(BaseOption):
 
     Such a failure is then retryable: a retry of Airflow or KFP, ``trainjob retry``, ``trainjob submit --attempts`` or
     the next submit of the same owner creates an attempt with more memory, which continues from the last checkpoint. An
-    attempt that the backend would restart with as much memory as before is ended instead. What ran out of the memory of
-    a GPU, and what failed for another cause, gets no more. A task that a person clears begins with the memory of the
-    request. Needs ``memory`` in ``resources_per_node`` of the trainer, or in a `DistributedConfig`.
+    attempt that the backend would restart with as much memory as before is ended instead. After any other failure, also
+    of the memory of a GPU, the next attempt asks for the same. A task that a person clears begins with the memory of
+    the request. Needs ``memory`` in ``resources_per_node`` of the trainer, or in a `DistributedConfig`.
 
     Upstream fields: those of ``resources_per_node``, such as ``spec.trainer.resourcesPerNode``; in a container, memory
     without swap.

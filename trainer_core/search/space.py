@@ -111,9 +111,10 @@ class Choice:
         if isinstance(values, (str, bytes)) or not isinstance(values, Sequence) or not values:
             raise ValueError(f"choice needs a list of values such as [16, 32], got {redact(values)}")
         plain = tuple(func_args.check_json({"values": list(values)})["values"])
-        texts = [json.dumps(value, sort_keys=True) for value in plain]
-        if len(set(texts)) < len(texts):
-            raise ValueError(f"choice has {next(text for text in texts if texts.count(text) > 1)} twice; remove one")
+        encoded = [json.dumps(value, sort_keys=True) for value in plain]
+        if len(set(encoded)) < len(encoded):
+            twice = next(each for each in encoded if encoded.count(each) > 1)
+            raise ValueError(f"choice has {twice} twice; remove one")
         object.__setattr__(self, "values", plain)
 
     def to_plain(self) -> list[Any]:

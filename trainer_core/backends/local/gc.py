@@ -42,7 +42,7 @@ def remove_old_jobs(state: StateFolder, keep: int, keep_days: float) -> list[str
 
 
 def _is_needed(state: StateFolder, folder: Path, is_open: dict[str, bool]) -> bool:
-    """Return whether a job belongs to a search that has not ended: its jobs are all that is known of it."""
+    """Return whether a job belongs to a search that has not ended: its jobs are its only state."""
     marker = next((path.name for path in folder.glob("search-*")), None)
     if marker is not None and marker not in is_open:
         is_open[marker] = _is_search_open(state, marker)
