@@ -98,6 +98,7 @@ from .options import (
     PyTorchJobSpec as PyTorchJobSpec,
     QueueName as QueueName,
     ReplicatedJobPatch as ReplicatedJobPatch,
+    RestartPolicy as RestartPolicy,
     RuntimePatch as RuntimePatch,
     StartWithin as StartWithin,
     Suspend as Suspend,

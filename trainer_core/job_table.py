@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError
 from trainer_core.jobs import Outcome, Progress, TrainJob, describe_status
+from trainer_core.lifecycle import restart_policy
 from trainer_core.lifecycle.attempt_memory import get_attempt_memory
 from trainer_core.logs import find_last_progress
 from trainer_core.request import TrainJobRequest
@@ -58,6 +59,7 @@ _OF_JOB: dict[str, Callable[[TrainJob], Any]] = {
 _OF_DETAILS: dict[str, Callable[[JobDetails], Any]] = {
     "resumed_from": lambda details: details.resumed_from,
     "step": lambda details: _describe_step(details.progress) if details.progress else None,
+    "restarts": lambda details: _describe_restarts(details),
 }
 _OF_REQUEST: dict[str, Callable[[TrainJobRequest], Any]] = {
     "function": lambda request: request.trainer and request.trainer.code and request.trainer.code.entry,
@@ -169,6 +171,14 @@ def _describe_step(progress: Progress) -> str | None:
     """Return how far a training came: ``19 of 60``."""
     steps = [f"{number:.15g}" for number in (progress.step, progress.total) if number is not None]
     return " of ".join(steps) or None
+
+
+def _describe_restarts(details: JobDetails) -> str | None:
+    """Return the restarts before the last start: ``2 of 3 (NodeLost; 1 more was free)``."""
+    rules = details.request.restart_policy if details.request else None
+    recorded = details.outcome.restarts if details.outcome else None
+    restarts = recorded or (details.request and details.request.attempt_restarts)
+    return restart_policy.describe(rules, restarts) if rules and restarts else None
 
 
 def _get_task(request: TrainJobRequest) -> dict[str, str]:

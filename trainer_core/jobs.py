@@ -44,6 +44,8 @@ __all__ = [
     "OwnerReference",
     "PendingFailure",
     "Progress",
+    "RestartCause",
+    "Restarts",
     "RungValue",
     "Step",
     "TrainJob",
@@ -58,7 +60,7 @@ __all__ = [
 _VERSION = 1
 _REF_FIELDS = ("backend", "namespace", "name", "uid")
 #: Fields that JSON data has only if they have a value: programs of earlier releases refuse unknown fields.
-_LEFT_OUT = frozenset({"objective", "paused_at", "memory"})
+_LEFT_OUT = frozenset({"objective", "paused_at", "memory", "restarts"})
 #: Characters of a value that a message quotes.
 _QUOTED = 120
 
@@ -519,6 +521,53 @@ class AttemptMemory:
         return self.amount if self.amount == self.asked else f"{self.amount} (asked {self.asked})"
 
 
+@dataclass(frozen=True)
+class RestartCause:
+    """Why a training was started again.
+
+    Attributes:
+        category: Category of the failure that ended the start before.
+        step: How far that start came: its last checkpoint, or without the option `Checkpoints` the last step that it
+            reported. None if unknown.
+        at: When it ended, ISO 8601 in UTC. None if unknown.
+        counted: Whether the restart counts in ``max_restarts``.
+        delay: Seconds from that end to the restart.
+    """
+
+    category: str
+    step: float | None = None
+    at: str | None = None
+    counted: bool = True
+    delay: float = 0.0
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """The restarts of a training with the option `RestartPolicy`, over all TrainJobs of its owner and generation.
+
+    Attributes:
+        total: How many there were.
+        counted: How many of them count in ``max_restarts``.
+        causes: Why, oldest first; the last 20.
+        seconds: Run time of the starts that ended, in seconds.
+        step: The furthest that one of them came; see `RestartCause`. None if unknown.
+        without_progress: How many starts in a row ended without getting further.
+        following: After a failure: the restart that follows it. None if there is none.
+    """
+
+    total: int = 0
+    counted: int = 0
+    causes: tuple[RestartCause, ...] = ()
+    seconds: float = 0.0
+    step: float | None = None
+    without_progress: int = 0
+    following: RestartCause | None = None
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome(_Record):
     """What a TrainJob that has ended left. XCom and KFP outputs carry it as JSON.
@@ -544,6 +593,8 @@ class Outcome(_Record):
         objective: What it reported of the objective of its search. None outside of a search.
         paused_at: Step of the rung at which a trial has paused, with a checkpoint. None if it did not.
         memory: What this attempt asked for. None without the option `MoreMemory`.
+        restarts: The restarts before this end, and whether another one follows. None without the option
+            `RestartPolicy`.
     """
 
     ref: dict[str, Any]
@@ -562,6 +613,7 @@ class Outcome(_Record):
     objective: ObjectiveReport | None = None
     paused_at: int | None = None
     memory: AttemptMemory | None = None
+    restarts: Restarts | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -675,6 +727,7 @@ def build_complete_outcome(
     fetched: Mapping[str, str] | None = None,
     resource_use: ResourceUse | None = None,
     memory: AttemptMemory | None = None,
+    restarts: Restarts | None = None,
 ) -> Outcome:
     """Build the outcome of a complete TrainJob from the record of rank 0, which is empty if it only initializes."""
     uris = dict(fetched or {})
@@ -693,6 +746,7 @@ def build_complete_outcome(
         result_note=termination.get("note"),
         resource_use=resource_use,
         memory=memory,
+        restarts=restarts,
         **extract_training_state([termination], last_progress),
     )
 

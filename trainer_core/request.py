@@ -28,8 +28,10 @@ from trainer_core import naming, resources, secrets, validation
 from trainer_core.backend_fields.pytorch_job import PyTorchJob
 from trainer_core.backend_fields.runai import RunaiFields
 from trainer_core.errors import InvalidRequestError
+from trainer_core.jobs import Restarts
 from trainer_core.node.env import RESOURCE_INTERVAL
 from trainer_core.packaging import func_args
+from trainer_core.restart_rules import RestartRules
 from trainer_core.secrets import SecretRef
 from trainer_core.text import shorten
 
@@ -526,6 +528,10 @@ class TrainJobRequest(_Part):
         more_memory: Settings of a `MoreMemory` option.
         attempt_memory: Memory of a node in this attempt, where it is more than the request has. Not part of the
             fingerprint. Set when the TrainJob is created.
+        restart_policy: Settings of a `RestartPolicy` option.
+        attempt_restarts: The restarts before this attempt. None without one. Not part of the fingerprint. Set when the
+            TrainJob is created.
+        retry_of: The failed attempt that a person retries, with a new budget of restarts. Not part of the fingerprint.
         distributed: Settings of a `DistributedConfig`.
         pytorch_job: Settings of a `PyTorchJobSpec`.
         runai: Settings of a `RunaiSpec` and a `RunaiMasterSpec`.
@@ -552,6 +558,9 @@ class TrainJobRequest(_Part):
     checkpoints: Checkpoints | None = None
     more_memory: MoreMemory | None = None
     attempt_memory: Annotated[str, BeforeValidator(resources.parse_memory)] | None = None
+    restart_policy: Annotated[RestartRules, BeforeValidator(RestartRules.parse)] | None = None
+    attempt_restarts: Restarts | None = None
+    retry_of: str | None = None
     distributed: Distributed | None = None
     pytorch_job: PyTorchJob | None = None
     runai: RunaiFields | None = None
@@ -631,6 +640,13 @@ class TrainJobRequest(_Part):
             if path and value is not None:
                 found[next(name for name in names if name not in found)] = _to_text(value)
         return found
+
+    @property
+    def attempt_deadline_seconds(self) -> int | None:
+        """What the starts before this attempt have left of `active_deadline_seconds`. None without a deadline."""
+        if self.active_deadline_seconds is None or self.attempt_restarts is None:
+            return self.active_deadline_seconds
+        return max(1, int(self.active_deadline_seconds - self.attempt_restarts.seconds))
 
     @property
     def tracking_env(self) -> dict[str, str]:
@@ -726,7 +742,7 @@ class TrainJobRequest(_Part):
         return self.name
 
     def _work(self) -> dict[str, Any]:
-        ignored = ("name", "owner", "tracking", "search", "attempt_memory")
+        ignored = ("name", "owner", "tracking", "search", "attempt_memory", "attempt_restarts", "retry_of")
         work = {key: value for key, value in self.to_dict().items() if key not in ignored}
         if "trainer" in work:
             _remove_places_of_code(work["trainer"])

@@ -236,6 +236,10 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self._read_task_store(context)
         links.select_links(self, ti)
         self._check_earlier_try()
+        return self._follow_job(ti, self._start_job(ti))
+
+    def _start_job(self, ti: Any) -> TrainJobRef:
+        """Submit the job of this task instance, or attach to it, and tell Airflow of it."""
         ref, request = self._submit(ti)
         self._saved_place.save(self._ref_data)
         self._saved_ref.save(ref)
@@ -243,7 +247,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         xcom.push_parameters(ti, request)
         self.run_url = tracking.push_run(ti, self.hook, ref)
         links.push_links(ti, self, self.hook.trainjob_conn_id)
-        return self._follow_job(ti, ref)
+        return ref
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Finish the task with the event of the trigger; if it carries an outcome, the backend is not read again.
@@ -491,7 +495,11 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         statuses = [CREATED]
         try:
             outcome = self.hook.client.wait(
-                ref, timeout=0, on_observation=lambda each: statuses.append(each.status), fail_fast=self.fail_fast
+                ref,
+                timeout=0,
+                on_observation=lambda each: statuses.append(each.status),
+                fail_fast=self.fail_fast,
+                restarts=False,
             )
         except WaitTimeoutError:
             return statuses[-1], None
@@ -517,7 +525,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
 
         try:
             self._is_waiting = True
-            outcome = client.wait(ref, on_observation=handle_observation, fail_fast=self.fail_fast)
+            outcome = client.wait(ref, on_observation=handle_observation, fail_fast=self.fail_fast, restarts=False)
         except TrainerError as error:
             self._is_waiting = False
             self._cancel_unless_retried(ti)
@@ -531,6 +539,9 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self._generation.save(outcome.job, waits=False)
         asked = self._has_tracking_option
         self.run_url = tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, asked, self.log)
+        following = None if self._interrupted else self._start_again(ti, outcome, log_is_written)
+        if following is not None:
+            return self._follow_job(ti, following)
         xcom.report_outcome(ti, self.log, outcome, log_is_written)
         if outcome.succeeded:
             assets.update_asset_events(self.outlets, outcome)
@@ -540,6 +551,25 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             # `on_kill` cancelled the job, so its diagnosis must not decide whether Airflow retries the task.
             self._raise_interrupted(outcome.job)
         raise build_failure(outcome)
+
+    def _start_again(self, ti: Any, outcome: Outcome, log_is_written: bool) -> TrainJobRef | None:
+        """Start the next attempt that the job's RestartPolicy demands, in the same try; None if there is none."""
+        if outcome.restarts is None or outcome.restarts.following is None:
+            return None
+        xcom.log_outcome(self.log, outcome, log_is_written)
+        try:
+            self._is_waiting = True
+            if not self.hook.client.wait_for_restart(outcome):
+                return None
+        except TrainerError as error:
+            raise build_unreachable(outcome.job, error) from error
+        finally:
+            self._is_waiting = False
+        following = self._start_job(ti)
+        if following == outcome.job:
+            return None
+        self.outcome = None
+        return following
 
     def _raise_interrupted(self, ref: TrainJobRef) -> NoReturn:
         if self._kill_result == "cancelled":

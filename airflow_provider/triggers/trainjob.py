@@ -22,9 +22,9 @@ from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
 from airflow_provider.trigger_event import JobEvent
 from airflow_provider.triggers.deferred_log import LogReporter
 from trainer_core import pending_cancellations
-from trainer_core.client.waiting import finish_wait
+from trainer_core.client.waiting import compute_restart_delay, finish_wait
 from trainer_core.errors import BackendUnavailableError, JobElsewhereError, TrainerError, WaitTimeoutError
-from trainer_core.jobs import RUNNING, TrainJobRef
+from trainer_core.jobs import RUNNING, Outcome, TrainJobRef
 from trainer_core.lifecycle import wait_state
 from trainer_core.lifecycle.wait_state import PendingFailureLog
 from trainer_core.retries import repeat_while_failing_async
@@ -206,12 +206,18 @@ class TrainJobTrigger(BaseTrigger):
             else:
                 conclusion = asyncio.to_thread(finish_wait, client.backend, state)
                 log, outcome = await asyncio.gather(reporter.finish(follower, job_ended=True), conclusion)
+            await asyncio.sleep(self._compute_restart_delay(outcome))
             return JobEvent(ref=self.ref, outcome=outcome.to_dict(), log=log)
         except WaitTimeoutError as error:
             log = await reporter.finish(follower, job_ended=False)
             return replace(await self._handle_timeout(str(error)), log=log)
         finally:
             follower.close()
+
+    def _compute_restart_delay(self, outcome: Outcome) -> float:
+        """Return the seconds until a worker starts the job again, so that its slot is not taken by waiting."""
+        delay = compute_restart_delay(outcome) or 0.0
+        return delay if self.deadline is None else max(0.0, min(delay, self.deadline - time.time()))
 
     async def _refresh_client(self, client: TrainerClient, follower: Follower) -> tuple[TrainerClient, Follower]:
         """Return the current client and its follower: after an error, the connection may have been corrected."""

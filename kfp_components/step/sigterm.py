@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import FrameType
 
 from kfp_components.step.child_output import pipe_output
@@ -20,7 +20,7 @@ from kfp_components.step.pod import is_kfp_pod
 from trainer_core.client import TrainerClient
 from trainer_core.config import ClusterConfig
 from trainer_core.errors import InvalidRequestError, TrainerError
-from trainer_core.jobs import TrainJobRef
+from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.k8s.kfp_runs import has_run_ended
 from trainer_core.request import TrainJobRequest
 from trainer_core.secrets import redact
@@ -133,7 +133,27 @@ def _find_reason_to_keep(client: TrainerClient, on_kill: str, run: Run) -> str |
 
 
 @contextmanager
-def submit_job(client: TrainerClient, request: TrainJobRequest, on_kill: str, run: Run) -> Iterator[TrainJobRef]:
+def submit_again(client: TrainerClient, outcome: Outcome, on_kill: str, run: Run) -> Iterator[TrainJobRef]:
+    """Do what `submit_job` does with the next attempt of a job that its RestartPolicy starts again; yield its ref.
+
+    It is the ended job if the policy allows no further attempt after all, as when it was deleted.
+    """
+    with ExitStack() as stack:
+
+        def submit(request: TrainJobRequest, *, before_create: Callable[[], None] | None = None) -> TrainJobRef:
+            return stack.enter_context(submit_job(client, request, on_kill, run, before_create))
+
+        yield client.start_again(outcome, submit=submit) or outcome.job
+
+
+@contextmanager
+def submit_job(
+    client: TrainerClient,
+    request: TrainJobRequest,
+    on_kill: str,
+    run: Run,
+    before_create: Callable[[], None] | None = None,
+) -> Iterator[TrainJobRef]:
     """Submit a request; cancel its TrainJob as `cancel_on_sigterm` does, also on SIGTERM during the submission.
 
     On SIGTERM before the job is created, nothing is created.
@@ -143,6 +163,8 @@ def submit_job(client: TrainerClient, request: TrainJobRequest, on_kill: str, ru
     def stop_before_create() -> None:
         if received:
             raise Terminated
+        if before_create is not None:
+            before_create()
 
     # An exception in the middle of the request that creates the job would leave a job whose name is unknown.
     before = signal.signal(signal.SIGTERM, lambda signum, frame: received.append(signum))

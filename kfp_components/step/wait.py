@@ -20,7 +20,7 @@ from kfp_components.step.executor_input import Task
 from kfp_components.step.failure import print_diagnosis
 from kfp_components.step.metric_history import MetricHistory
 from kfp_components.step.owner_reference import Run, bind_to_run, find_run
-from kfp_components.step.sigterm import attach_job, check_on_kill, submit_job
+from kfp_components.step.sigterm import attach_job, check_on_kill, submit_again, submit_job
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.jobs import Observation, Outcome, TrainJobRef
@@ -89,6 +89,10 @@ def follow_attempts(
             outputs.write_ref(task, ref, ref_output)
             with bind_to_run(client, ref, run, inputs.on_kill):
                 outcome = wait_for_job(client, ref, deadline, history)
+        if client.wait_for_restart(outcome, _get_remaining(deadline)):
+            print_diagnosis(outcome)
+            job = submit_again(client, outcome, inputs.on_kill, run)
+            continue
         if inputs.attempts == 1 or outcome.diagnosis is None or not outcome.diagnosis.retryable:
             break
         request = get_request(ref)
@@ -132,11 +136,14 @@ def wait_for_job(client: TrainerClient, ref: TrainJobRef, deadline: float | None
             printer.start_once()
         pending.report(observation)
 
-    timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-    outcome = client.wait(ref, timeout=timeout, on_observation=report)
+    outcome = client.wait(ref, timeout=_get_remaining(deadline), on_observation=report, restarts=False)
     for printer in printers:
         printer.finish()
     return outcome
+
+
+def _get_remaining(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 class _Printer(threading.Thread):

@@ -74,6 +74,7 @@ CASES = (
         installs_packages=False,
         reports_resource_use=False,
         limits_memory=False,
+        restarts_trainings=False,
     ),
     BackendCase("container", container_engine.client),
     BackendCase(

@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -30,7 +31,7 @@ from trainer_core.jobs import (
     TrainJob,
     TrainJobRef,
 )
-from trainer_core.lifecycle import adoption, attempt_memory
+from trainer_core.lifecycle import adoption, attempt_memory, restart_policy
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
 from trainer_core.request import TrainJobRequest
@@ -147,6 +148,15 @@ class Backend(ABC):
         before_create: Callable[[], None] | None,
         prepare: Callable[[TrainJobRequest, int], TrainJobRequest] | None,
     ) -> TrainJobRef:
+        ended = self._observe_ended(request, decision)
+        if ended is not None and restart_policy.is_final(request, ended):
+            _log.warning(
+                "TrainJob %r is not started again: %s; `trainjob retry %s` starts it with a new budget of restarts",
+                decision.retried,
+                ended.diagnosis,
+                decision.retried,
+            )
+            return ended.job
         if before_create is not None and decision.action is Action.CREATE:
             before_create()
         cancelled = [self.get_ref(name) for name in decision.cancel_first]
@@ -159,20 +169,26 @@ class Backend(ABC):
                 with suppress(JobNotFoundError):
                     self._wait_for_processes([self.get_ref(name)], self.max_left_seconds + grace)
             named = request.with_name(decision.name).with_checkpoints_nonce(secrets.token_hex(5))
-            named = code_location.store(self._set_memory(named, decision))
+            named = code_location.store(self._set_attempt(named, ended))
             return self.create(prepare(named, decision.attempt) if prepare else named, decision.attempt)
         self._warn_if_different(request, decision)
         ref = self.get_ref(decision.name)
         self.create_missing_parts(ref, request)
         return ref
 
-    def _set_memory(self, request: TrainJobRequest, decision: Decision) -> TrainJobRequest:
-        """Return the request with the memory of its attempt, by the outcome of the one before."""
-        if request.more_memory is None:
-            return request
+    def _observe_ended(self, request: TrainJobRequest, decision: Decision) -> Outcome | None:
+        """Return the outcome that the next attempt depends on; None for the first one, and without such an option."""
+        if decision.retried is None or not (request.more_memory or request.restart_policy):
+            return None
+        ended = self.observe(self.get_ref(decision.retried)).outcome
+        is_new_budget = ended is not None and request.retry_of == decision.retried
+        return replace(ended, restarts=None) if ended and is_new_budget else ended
+
+    def _set_attempt(self, request: TrainJobRequest, ended: Outcome | None) -> TrainJobRequest:
+        """Return the request with the memory and the restarts of its attempt, by the outcome of the one before."""
         if request.owner is not None:
-            ended = self.observe(self.get_ref(decision.retried)).outcome if decision.retried else None
             request = attempt_memory.build_next_request(request, ended)
+            request = restart_policy.build_next_request(request, ended)
         if request.attempt_memory is not None:
             memory = attempt_memory.get_attempt_memory(request)
             _log.info("TrainJob %r asks for %s of memory: an earlier attempt ran out of it", request.name, memory)

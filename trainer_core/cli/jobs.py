@@ -37,7 +37,20 @@ from trainer_core.text import format_size
 _COLUMNS = "name,status,runtime,nodes,created,reason"
 
 #: What `trainjob get` prints of a TrainJob, beside its arguments.
-_DETAILS = ("function", "code", "packages", "dag", "run", "task", "dataset", "model", "memory", "resumed_from", "step")
+_DETAILS = (
+    "function",
+    "code",
+    "packages",
+    "dag",
+    "run",
+    "task",
+    "dataset",
+    "model",
+    "memory",
+    "restarts",
+    "resumed_from",
+    "step",
+)
 
 _ENDED = (COMPLETE, FAILED)
 
@@ -53,9 +66,9 @@ def list_jobs(
             "-c",
             metavar="COLUMN,…",
             help="Columns: name, status, runtime, nodes, created, started, finished, duration, reason; and, for three "
-            "requests for each TrainJob, resumed_from, step (how far it came), function, dag, run, task, dataset, "
-            "model, code (digest), image, processes, packages, memory, variables (names), param.NAME (an argument), "
-            f"metric.NAME and artifact.NAME. Default: {_COLUMNS}.",
+            "requests for each TrainJob, resumed_from, step (how far it came), restarts, function, dag, run, task, "
+            "dataset, model, code (digest), image, processes, packages, memory, variables (names), param.NAME (an "
+            f"argument), metric.NAME and artifact.NAME. Default: {_COLUMNS}.",
         ),
     ] = None,
     sort: Annotated[

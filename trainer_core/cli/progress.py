@@ -13,7 +13,7 @@ def wait_with_progress(client: TrainerClient, ref: TrainJobRef, timeout: float |
     """Wait until a TrainJob has ended, and print its progress to standard error."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        return client.wait(ref, timeout, _LinePrinter(console, ref.name).print_if_changed)
+        return client.wait(ref, timeout, _LinePrinter(console, ref.name).print_if_changed, restarts=False)
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -30,7 +30,7 @@ def wait_with_progress(client: TrainerClient, ref: TrainJobRef, timeout: float |
                 metrics = _format_metrics(observation)
                 bar.update(task, completed=progress.step or 0, total=progress.total, metrics=metrics)
 
-        return client.wait(ref, timeout, update_bar)
+        return client.wait(ref, timeout, update_bar, restarts=False)
 
 
 class _LinePrinter:

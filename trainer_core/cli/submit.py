@@ -15,6 +15,7 @@ from trainer_core.cli import exit_codes, progress
 from trainer_core.cli.options import parse_key_values, parse_options
 from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_yaml
 from trainer_core.client import TrainerClient
+from trainer_core.client.waiting import check_restarts
 from trainer_core.errors import InvalidRequestError
 from trainer_core.initializers import initializer_from_dict
 from trainer_core.jobs import Diagnosis, TrainJobRef
@@ -199,6 +200,9 @@ def wait_and_print(
             file=sys.stderr,
         )
         raise
+    following = client.start_again(outcome)
+    if following is not None:
+        return wait_and_print(client, following, timeout, output, attempts)
     if attempts > 1 and outcome.diagnosis is not None and outcome.diagnosis.retryable:
         following = client.retry(ref)
         print(f"trainjob: {failure_message(outcome)}; {following.name} is the next attempt", file=sys.stderr)
@@ -247,6 +251,7 @@ def _submit_and_print(
         )
     if attempts > 1 and not wait:
         raise InvalidRequestError("--attempts needs --wait: a failure is noticed by who waits for the TrainJob")
+    check_restarts(request)
     if attempts > 1 and request.literal_secrets:
         raise InvalidRequestError(
             "--attempts: the tokens of the definition are not stored for the next attempt; give references to secrets"
@@ -258,6 +263,9 @@ def _submit_and_print(
     project = request.trainer.code.project if request.trainer and request.trainer.code else None
     if project is not None:
         print(f"trainjob: code: {project.files} files, {format_size(project.size)}", file=sys.stderr)
+    if request.restart_policy is not None:
+        who = "this command, while it waits," if wait else f"`trainjob wait {ref.name}`"
+        print(f"trainjob: RestartPolicy: {who} starts the training again after a failure", file=sys.stderr)
     run = client.get_run(ref) if client.runs.is_tracked(ref) else None
     if run is not None:
         print(f"trainjob: run {run.url}", file=sys.stderr)

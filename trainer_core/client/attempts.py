@@ -1,24 +1,28 @@
-"""Starts the next attempt of a failed TrainJob for a person who retries it."""
+"""Starts the next attempt of a failed TrainJob: for a person who retries it, or because its RestartPolicy says so."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import TypeAlias
 
 from trainer_core.backends.base import Backend
 from trainer_core.errors import ConflictError, InvalidRequestError, JobNotFoundError
 from trainer_core.jobs import FAILED, TrainJobRef
-from trainer_core.lifecycle import attempt_memory, next_attempt
+from trainer_core.lifecycle import attempt_memory, next_attempt, restart_policy
 from trainer_core.request import TrainJobRequest
 
+#: `TrainerClient.submit`, or what an orchestrator does around it.
+Submit: TypeAlias = Callable[..., TrainJobRef]
 
-class _Submit(Protocol):
-    def __call__(self, request: TrainJobRequest, *, before_create: Callable[[], None] | None = None) -> TrainJobRef: ...
 
+def start_next_attempt(
+    backend: Backend, submit: Submit, ref: TrainJobRef, *, is_new_budget: bool = True
+) -> TrainJobRef:
+    """Submit the request of a failed job as its next attempt; return a later one that exists and has not failed.
 
-def start_next_attempt(backend: Backend, submit: _Submit, ref: TrainJobRef) -> TrainJobRef:
-    """Submit the request of a failed job as its next attempt; return a later one that exists and has not failed."""
+    Without a new budget of restarts, the last failed one is returned if its RestartPolicy allows no further start.
+    """
     ended = backend.observe(ref)
     if ended.status != FAILED:
         raise InvalidRequestError(f"TrainJob {ref.name!r} is {ended.status}; only a failed one can be retried")
@@ -27,20 +31,25 @@ def start_next_attempt(backend: Backend, submit: _Submit, ref: TrainJobRef) -> T
         run = {"run_id": None, "experiment_id": None}
         request = request.model_copy(update={"tracking": request.tracking.model_copy(update=run)})
     if request.owner is not None:
-        found = {each.name: each.attempt for each in backend.find_jobs(request)}
-        return submit(next_attempt.restore_owned_request(request, ref.name, found[ref.name]))
+        found = {each.name: each.attempt for each in backend.find_jobs(request) if each.owner_key == request.owner.key}
+        last = max(found, key=found.__getitem__) if is_new_budget and request.restart_policy else None
+        request = next_attempt.restore_owned_request(request, ref.name, found[ref.name])
+        return submit(request.model_copy(update={"retry_of": last}))
     base, attempt = next_attempt.split_name(ref.name)
     if attempt and not _is_same_work(backend, base, request):
         base, attempt = ref.name, 0
     created: list[bool] = []
     while True:
+        if not is_new_budget and restart_policy.is_final(request, ended.outcome):
+            return ref
         attempt += 1
         following = next_attempt.build_request(request, base, attempt)
         following = attempt_memory.build_next_request(following, ended.outcome)
+        following = restart_policy.build_next_request(following, None if is_new_budget else ended.outcome)
         with suppress(ConflictError):  # The name belongs to other work.
-            next_ref = submit(following, before_create=lambda: created.append(True))
-            if created or (ended := backend.observe(next_ref)).status != FAILED:
-                return next_ref
+            ref = submit(following, before_create=lambda: created.append(True))
+            if created or (ended := backend.observe(ref)).status != FAILED:
+                return ref
 
 
 def _is_same_work(backend: Backend, name: str, request: TrainJobRequest) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -15,8 +16,18 @@ from trainer_core.client import waiting
 from trainer_core.client.runs import JobRuns, TrackedRun
 from trainer_core.config import BackendConfig, ClusterConfig, LocalProcessBackendConfig, config_from_dict
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError
-from trainer_core.jobs import SEARCH_RECORD_LABEL, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
-from trainer_core.lifecycle import adoption
+from trainer_core.jobs import (
+    FAILED,
+    SEARCH_RECORD_LABEL,
+    Event,
+    JobFailedError,
+    Observation,
+    Outcome,
+    OwnerReference,
+    TrainJob,
+    TrainJobRef,
+)
+from trainer_core.lifecycle import adoption, wait_state
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
 from trainer_core.request import Owner, TrainJobRequest
@@ -26,6 +37,7 @@ from trainer_core.secrets import redact
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainer_core.client.attempts import Submit
     from trainer_core.initializers import Initializer
     from trainer_core.request_builder import Option, Trainer
     from trainer_core.runtimes import Runtime
@@ -184,6 +196,7 @@ class TrainerClient:
             RuntimeError: The TrainJob could not be created.
         """
         request = self.build_request(runtime=runtime, initializer=initializer, trainer=trainer, options=options)
+        waiting.check_restarts(request)
         created: list[bool] = []
         ref = self.submit(request, before_create=lambda: created.append(True))
         if not created:
@@ -307,7 +320,8 @@ class TrainerClient:
 
         It runs the same request, under the name of the TrainJob and a number: ``nightly-1`` after ``nightly``. If a
         later attempt exists that has not failed, its ref is returned, and nothing is started. Tokens that were given
-        as text are not stored; submit such a TrainJob again instead.
+        as text are not stored; submit such a TrainJob again instead. With the option `RestartPolicy` it has a new
+        budget of restarts.
 
         Args:
             job: Its name or ref.
@@ -319,6 +333,54 @@ class TrainerClient:
         from trainer_core.client.attempts import start_next_attempt  # Only for a person who retries.
 
         return start_next_attempt(self.backend, self.submit, self.get_job_ref(job))
+
+    def wait_for_restart(self, outcome: Outcome, timeout: float | None = None) -> bool:
+        """Wait until a failed TrainJob is to be started again as its `RestartPolicy` demands, and return True.
+
+        Return False at once for one that is not started again, also because it has been deleted. For orchestrators that
+        submit the next attempt themselves; others call `start_again`.
+
+        Args:
+            outcome: Its outcome.
+            timeout: Maximum time to wait, in seconds. None (the default) for no limit.
+
+        Raises:
+            WaitTimeoutError: It is started again after the timeout.
+        """
+        delay = waiting.compute_restart_delay(outcome)
+        if delay is None:
+            return False
+        _log.warning("%s; the next attempt starts in %.0f s", wait_state.failure_message(outcome), delay)
+        waiting.wait_for_restart(outcome, delay, timeout)
+        try:
+            return self.repeat_while_unavailable("The restart", lambda: self.observe(outcome.job)).status == FAILED
+        except JobNotFoundError:
+            return False  # A person has deleted it, so that it is not started again.
+
+    def start_again(
+        self, outcome: Outcome, timeout: float | None = None, submit: Submit | None = None
+    ) -> TrainJobRef | None:
+        """Start the next attempt of a failed TrainJob if its `RestartPolicy` demands it, once the delay is over.
+
+        Any number of processes can do this for one TrainJob: they get the same attempt.
+
+        Args:
+            outcome: Its outcome.
+            timeout: Maximum time to wait, in seconds. None (the default) for no limit.
+            submit: Called instead of `submit`. None (the default) for `submit`.
+
+        Returns:
+            The next attempt. None if there is none.
+
+        Raises:
+            WaitTimeoutError: It is started again after the timeout.
+        """
+        if not self.wait_for_restart(outcome, timeout):
+            return None
+        from trainer_core.client.attempts import start_next_attempt  # Only after a failure.
+
+        following = start_next_attempt(self.backend, submit or self.submit, outcome.job, is_new_budget=False)
+        return None if following == outcome.job else following
 
     def flush_tracking(self, timeout: float = 5.0) -> None:
         """Wait until the MLflow runs of submitted TrainJobs have their parameters and tags.
@@ -522,6 +584,8 @@ class TrainerClient:
     ) -> TrainJob:
         """Wait until a TrainJob has one of the statuses, and return the TrainJob.
 
+        Unless ``Failed`` is one of them, it starts the next attempts that a `RestartPolicy` demands, as `wait` does.
+
         Args:
             name: Name or ref of the TrainJob.
             status: Any of ``Created``, ``Suspended``, ``Running``, ``Complete``, ``Failed``. Default ``{"Complete"}``.
@@ -537,9 +601,18 @@ class TrainerClient:
             WaitTimeoutError: The TrainJob did not reach any of the statuses within the timeout.
         """
         waiting.check_arguments(status, timeout, polling_interval)
-        return waiting.wait_for_status(
-            self.backend, self.runs, self.get_job_ref(name), status, timeout, polling_interval, callbacks or ()
-        )
+        ref, end = self.get_job_ref(name), time.monotonic() + timeout
+        while True:
+            remaining = max(0.0, end - time.monotonic())
+            try:
+                return waiting.wait_for_status(
+                    self.backend, self.runs, ref, status, remaining, polling_interval, callbacks or ()
+                )
+            except JobFailedError as error:
+                following = self.start_again(error.outcome, max(0.0, end - time.monotonic()))
+                if following is None:
+                    raise
+                ref = following
 
     def delete_job(self, name: str | TrainJobRef) -> None:
         """Delete a TrainJob and end its processes. Succeeds if it does not exist.
@@ -637,7 +710,7 @@ class TrainerClient:
             WaitTimeoutError: The TrainJob has not ended.
             JobNotFoundError: The TrainJob does not exist.
         """
-        return self.wait(job, timeout=0)
+        return self.wait(job, timeout=0, restarts=False)
 
     def wait(
         self,
@@ -645,10 +718,12 @@ class TrainerClient:
         timeout: float | None = None,
         on_observation: Callable[[Observation], None] | None = None,
         fail_fast: bool = True,
+        restarts: bool = True,
     ) -> Outcome:
         """Wait until a TrainJob has ended, and return its outcome, whether it succeeded or failed.
 
-        Tolerates 30 minutes without a connection to the backend.
+        Tolerates 30 minutes without a connection to the backend. After a failure to which the option `RestartPolicy`
+        answers with a restart, it submits the next attempt and waits for that one: `Outcome.job` is the last.
 
         Args:
             job: Its name or ref.
@@ -657,14 +732,22 @@ class TrainerClient:
             fail_fast: True (the default) cancels a TrainJob that cannot start or recover (an image that does not
                 exist, a crash loop, half an hour without a node that fits), instead of waiting until the backend
                 reports the failure.
+            restarts: True (the default) starts the training again as its `RestartPolicy` demands. False returns the
+                outcome of this TrainJob.
 
         Raises:
             WaitTimeoutError: The TrainJob has not ended within the timeout. It is not stopped.
             JobNotFoundError: The TrainJob does not exist.
         """
-        return waiting.wait_for_outcome(
-            self.backend, self.runs, self.get_job_ref(job), timeout, on_observation, fail_fast
-        )
+        ref, end = self.get_job_ref(job), None if timeout is None else time.monotonic() + timeout
+        while True:
+            remaining = None if end is None else max(0.0, end - time.monotonic())
+            outcome = waiting.wait_for_outcome(self.backend, self.runs, ref, remaining, on_observation, fail_fast)
+            remaining = None if end is None else max(0.0, end - time.monotonic())
+            following = self.start_again(outcome, remaining) if restarts else None
+            if following is None:
+                return outcome
+            ref = following
 
     def follow(self, job: str | TrainJobRef, progress: bool = False) -> Follower:
         """Return a follower, which observes one TrainJob repeatedly. Close it, or use it as a context manager.

@@ -6,12 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 
 from trainer_core.backends.base import Backend
 from trainer_core.client.runs import JobRuns
-from trainer_core.errors import JobEndedError, JobNotFoundError, TrainerError, WaitTimeoutError
+from trainer_core.errors import InvalidRequestError, JobEndedError, JobNotFoundError, TrainerError, WaitTimeoutError
 from trainer_core.jobs import COMPLETE, FAILED, STATUSES, JobFailedError, Observation, Outcome, TrainJob, TrainJobRef
 from trainer_core.lifecycle import wait_state
+from trainer_core.request import TrainJobRequest
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +65,42 @@ def finish_wait(backend: Backend, state: wait_state.WaitState) -> Outcome:
     except TrainerError as error:
         _log.warning("TrainJob %r cannot recover and could not be cancelled: %s", state.ref.name, error)
         return state.outcome
+
+
+def check_restarts(request: TrainJobRequest) -> None:
+    """Refuse a RestartPolicy of a request whose next attempt would lack its tokens: they are not stored."""
+    if request.restart_policy is not None and request.literal_secrets:
+        raise InvalidRequestError(
+            "RestartPolicy: tokens given as text are not stored for the next attempt; give references to secrets"
+        )
+
+
+def compute_restart_delay(outcome: Outcome) -> float | None:
+    """Return the seconds until a failed job is started again; None if it is not.
+
+    They count from its end, so that a second process waits no longer. The end of a job whose supervisor was killed is
+    unknown.
+    """
+    following = outcome.restarts.following if outcome.restarts else None
+    if following is None:
+        return None
+    if following.at is None:
+        return following.delay
+    end = datetime.fromisoformat(following.at.replace("Z", "+00:00"))  # Python 3.10 does not read the Z.
+    remaining = end + timedelta(seconds=following.delay) - datetime.now(timezone.utc)
+    return min(following.delay, max(0.0, remaining.total_seconds()))
+
+
+def wait_for_restart(outcome: Outcome, delay: float, timeout: float | None) -> None:
+    """Wait until a failed job is to be started again."""
+    if timeout is None or delay <= timeout:
+        time.sleep(delay)
+        return
+    time.sleep(timeout)
+    raise WaitTimeoutError(
+        f"TrainJob {outcome.job.name!r} is Failed and is started again in {delay - timeout:.0f} s, after the timeout; "
+        "wait again"
+    )
 
 
 def wait_for_status(

@@ -18,6 +18,7 @@ from trainer_core.k8s import labels
 from trainer_core.k8s.parsing import RawObject, parse_seconds, parse_time, to_single_line
 from trainer_core.k8s.pod_state import PodState
 from trainer_core.k8s.resources import ApiResource
+from trainer_core.lifecycle.restart_policy import AttemptRestarts
 from trainer_core.options.scheduling import KUEUE_QUEUE
 from trainer_core.runtimes import RuntimeKind
 
@@ -91,6 +92,8 @@ class JobState:
     start_within: float | None = None
     #: With the option MoreMemory: memory of this attempt and of the next one.
     memory: AttemptMemory | None = None
+    #: With the option RestartPolicy: its settings, and the restarts before this attempt.
+    restarts: AttemptRestarts | None = None
     #: When the job was last resumed; None if it never was.
     resumed_at: datetime | None = None
     #: Whether the job is restarted until its controller ends it, however often it crashes.
@@ -144,6 +147,7 @@ def build_job_state(
         queue_name=job_labels.get(KUEUE_QUEUE),
         start_within=parse_seconds(annotations.get(labels.START_WITHIN)),
         memory=_parse_memory(annotations.get(labels.MEMORY)),
+        restarts=AttemptRestarts.parse_json(annotations.get(labels.RESTART_POLICY)),
         resumed_at=_get_resumption_time(raw),
         expects_restarts=restart_limit is not None or labels.RESTARTS in annotations,
         **fields,

@@ -31,6 +31,8 @@ RESTARTS = "trainjob-workflows/restarts"
 START_WITHIN = "trainjob-workflows/start-within"
 #: Annotation: memory of the attempt and of the next one, as JSON of `AttemptMemory`, with the option MoreMemory.
 MEMORY = "trainjob-workflows/memory"
+#: Annotation: settings of the option RestartPolicy and the restarts before this attempt, as JSON of `AttemptRestarts`.
+RESTART_POLICY = "trainjob-workflows/restart-policy"
 #: Annotation: time when the job was cancelled.
 CANCELLED = "trainjob-workflows/cancelled"
 #: Largest values of the two annotations below, in bytes, with their keys. A result has up to 4 KiB, a diagnosis twenty

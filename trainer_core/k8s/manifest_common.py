@@ -16,6 +16,7 @@ from trainer_core.initializers import DATASET_PATH, MODEL_PATH
 from trainer_core.k8s import labels, resources, runtimes
 from trainer_core.k8s.resources import ApiResource
 from trainer_core.lifecycle.attempt_memory import get_attempt_memory
+from trainer_core.lifecycle.restart_policy import get_attempt_restarts
 from trainer_core.node import env as node_env
 from trainer_core.packaging import argv_payload
 from trainer_core.request import Code, InitializerSource, TrainerRequest, TrainJobRequest
@@ -38,6 +39,7 @@ _RESERVED_LABELS = (labels.MANAGED_BY, labels.OWNER, labels.DELETE_AFTER)
 _RESERVED_ANNOTATIONS = (
     *(labels.REQUEST, labels.FINGERPRINT, labels.ATTEMPT, labels.RUNTIME),
     *(labels.CANCELLED, labels.DIAGNOSIS, labels.OUTCOME, labels.RESTARTS, labels.START_WITHIN, labels.MEMORY),
+    labels.RESTART_POLICY,
 )
 
 
@@ -84,6 +86,9 @@ def build_metadata(
     memory = get_attempt_memory(request)
     if memory is not None:
         job_annotations[labels.MEMORY] = json.dumps(asdict(memory))
+    restarts = get_attempt_restarts(request)
+    if restarts is not None:
+        job_annotations[labels.RESTART_POLICY] = json.dumps(restarts.to_dict())
     size = sum(len(key.encode()) + len(value.encode()) for key, value in job_annotations.items())
     limit = _MAX_ANNOTATIONS_BYTES - _RESULT_ANNOTATIONS_BYTES
     if size > limit:
@@ -130,7 +135,7 @@ def build_lifecycle_fields(request: TrainJobRequest) -> dict[str, Any]:
     These are `activeDeadlineSeconds`, `suspend` and `managedBy`.
     """
     fields = {
-        "activeDeadlineSeconds": request.active_deadline_seconds,
+        "activeDeadlineSeconds": request.attempt_deadline_seconds,
         "suspend": request.suspend or None,
         # The Trainer controller is the default for a TrainJob, and other kinds do not accept it.
         "managedBy": None if request.managed_by == _TRAINER_CONTROLLER else request.managed_by,

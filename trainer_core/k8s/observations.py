@@ -308,6 +308,7 @@ def _build_complete_outcome(
         fetched=dict(job.fetched_uris),
         resource_use=summarize_resource_use(_parse_node_records(pods)),
         memory=job.memory,
+        restarts=job.restarts.earlier if job.restarts else None,
     )
 
 
@@ -329,6 +330,7 @@ def _build_failed_outcome(
         finished_at=_format_time(job.finished_at),
         resource_use=None if _was_cancelled(job) else summarize_resource_use(_parse_node_records(pods)),
         memory=job.memory,
+        restarts=job.restarts,
     )
 
 

@@ -45,7 +45,9 @@ def build_next_request(request: TrainJobRequest, ended: Outcome | None) -> Train
     if ended is not None and ended.memory is not None and ended.diagnosis is not None:
         last = max(ended.memory.amount, first.amount, key=resources.parse_quantity)
         # Retryable: the memory of the node, not that of a GPU, was too little, and the limit allows more.
+        # A RestartPolicy can make others retryable, which have no `next`.
         is_exhausted = ended.diagnosis.category is Category.OUT_OF_MEMORY and ended.diagnosis.retryable
+        is_exhausted = is_exhausted and ended.memory.next is not None
         amount = min((is_exhausted and _grow(last, request.more_memory)) or last, request.more_memory.limit, key=_size)
     return request.model_copy(update={"attempt_memory": None if amount == first.asked else amount})
 

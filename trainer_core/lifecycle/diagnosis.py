@@ -20,6 +20,8 @@ from trainer_core.jobs import (
     TrainJobRef,
     extract_training_state,
 )
+from trainer_core.lifecycle import restart_policy
+from trainer_core.lifecycle.restart_policy import AttemptRestarts
 from trainer_core.logs import find_last_progress
 from trainer_core.node import env
 from trainer_core.readable_log import TORCHRUN_REPORT
@@ -135,10 +137,11 @@ def build_failed_outcome(
     last_progress: Progress | None = None,
     resource_use: ResourceUse | None = None,
     memory: AttemptMemory | None = None,
+    restarts: AttemptRestarts | None = None,
 ) -> Outcome:
     """Return the outcome of a failed TrainJob. The records are those of its nodes, newest first."""
     last_progress = last_progress or find_last_progress(reversed(diagnosis.log_tail))
-    return Outcome(
+    outcome = Outcome(
         ref=ref.to_dict(),
         status="Failed",
         diagnosis=diagnosis,
@@ -148,6 +151,8 @@ def build_failed_outcome(
         memory=memory,
         **extract_training_state(records, last_progress),
     )
+    step = last_progress.step if last_progress else None
+    return outcome if restarts is None else restart_policy.decide_outcome(outcome, restarts, step)
 
 
 def diagnose(facts: Facts) -> Diagnosis:

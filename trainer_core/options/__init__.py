@@ -22,6 +22,7 @@ from trainer_core.options.patches import (
     TrainingRuntimeSpecPatch,
 )
 from trainer_core.options.pytorch import PyTorchJobSpec
+from trainer_core.options.restart_policy import RestartPolicy
 from trainer_core.options.runtime import RuntimePatch
 from trainer_core.options.scheduling import GangScheduling, ManagedBy, PriorityClass, QueueName, StartWithin
 from trainer_core.options.tracking import Tracking
@@ -55,6 +56,7 @@ __all__ = [
     "PyTorchJobSpec",
     "QueueName",
     "ReplicatedJobPatch",
+    "RestartPolicy",
     "RuntimePatch",
     "StartWithin",
     "Suspend",

@@ -35,6 +35,10 @@ def check_trial(request: TrainJobRequest, definition: SearchDefinition) -> None:
             "MoreMemory: a retry of a trial asks for the memory of the template; remove it, and raise memory in "
             "resources_per_node"
         )
+    if request.restart_policy is not None:
+        raise InvalidRequestError(
+            "RestartPolicy: a search decides which trials are tried again; remove it, and set its retries"
+        )
     if isinstance(definition.stop, Asha) and definition.stop.promote:
         if trainer.code is None:
             raise InvalidRequestError("Asha with promote pauses a training function; use CustomTrainer(func=…)")

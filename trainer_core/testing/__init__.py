@@ -29,6 +29,7 @@ from trainer_core.testing.logs import Logs
 from trainer_core.testing.memory import MemoryOfAttempts
 from trainer_core.testing.projects import Projects
 from trainer_core.testing.resource_use import ResourceReports
+from trainer_core.testing.restarting import Restarting
 from trainer_core.testing.results import Results
 from trainer_core.testing.searching import Searching
 from trainer_core.testing.searching_stops import EarlyStops
@@ -51,6 +52,7 @@ class BackendContract(
     Initializers,
     Checkpointing,
     MemoryOfAttempts,
+    Restarting,
     EarlyStops,
     Validation,
 ):

@@ -68,6 +68,7 @@ class BackendCase:
         runs_runtime_without_trainer: It runs a runtime without a trainer.
         reports_resource_use: It reports the use of processor, memory and GPUs.
         limits_memory: A node has the memory that its request asks for, so that another attempt can ask for more.
+        restarts_trainings: It accepts the option `RestartPolicy`.
         restarts_processes: A process that was killed is started again in the same attempt.
         shares_checkpoints: All nodes of a job can mount the place of its checkpoints.
         replaces_pods: A pod that was deleted or evicted is replaced in the same attempt. It needs `get_api`.
@@ -90,6 +91,7 @@ class BackendCase:
     runs_runtime_without_trainer: bool = False
     reports_resource_use: bool = True
     limits_memory: bool = True
+    restarts_trainings: bool = True
     restarts_processes: bool = False
     shares_checkpoints: bool = True
     replaces_pods: bool = False

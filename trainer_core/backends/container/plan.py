@@ -17,6 +17,7 @@ from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.initializers import DATASET_PATH, MODEL_PATH
 from trainer_core.k8s import runtimes
 from trainer_core.lifecycle.attempt_memory import apply_attempt_memory, get_attempt_memory
+from trainer_core.lifecycle.restart_policy import get_attempt_restarts
 from trainer_core.node import env
 from trainer_core.packaging import argv_payload
 from trainer_core.request import TRACKING_SECRETS, InitializerSource, TrainerRequest, TrainJobRequest
@@ -52,6 +53,7 @@ def render_plan(request: TrainJobRequest, runtime: Mapping[str, Any], config: Co
     checkpoint_location.resolve_uri(request, config.checkpoints_uri)
     images = {"dataset": config.dataset_initializer_image, "model": config.model_initializer_image}
     steps = [_render_initializer(role, source, request, images[role]) for role, source in _list_fetched(request)]
+    restarts = get_attempt_restarts(request)
     memory, request = get_attempt_memory(request), apply_attempt_memory(request)
     nodes = _render_nodes(request, request.trainer, runtime, config) if request.trainer else []
     if memory is not None:
@@ -65,11 +67,12 @@ def render_plan(request: TrainJobRequest, runtime: Mapping[str, Any], config: Co
         "pull_policy": config.pull_policy,
         "auto_remove": config.auto_remove,
         "initializer_timeout": config.initializer_timeout,
-        "active_deadline_seconds": request.active_deadline_seconds,
+        "active_deadline_seconds": request.attempt_deadline_seconds,
         "delete_after_seconds": request.delete_after_seconds,
         "suspend": request.suspend,
         "grace_seconds": request.checkpoints.grace if request.checkpoints else None,
         **({"memory": asdict(memory)} if memory else {}),
+        **({"restarts": restarts.to_dict()} if restarts else {}),
     }
 
 

@@ -72,7 +72,7 @@ class LocalProcessBackend(Backend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "StartWithin", "Suspend", "Checkpoints"),
-            "Tracking",
+            *("Tracking", "RestartPolicy"),
         }
     )
 
@@ -166,6 +166,7 @@ class LocalProcessBackend(Backend):
             runtime=plan["runtime"],
             host=host.get_host_identity(),
             steps=[StepRecord(step["name"]) for step in plan["steps"]],
+            restarts=plan.get("restarts"),
         )
         try:
             with self._state.stage_job() as staged:

@@ -24,6 +24,7 @@ from trainer_core.jobs import (
     TrainJobRef,
 )
 from trainer_core.lifecycle.diagnosis import Facts, build_failed_outcome, diagnose
+from trainer_core.lifecycle.restart_policy import AttemptRestarts
 from trainer_core.resource_use import summarize_resource_use
 
 #: Status of a step.
@@ -72,6 +73,8 @@ class JobRecord:
     outcome: dict[str, Any] | None = None
     #: What the job waits for in the queue of its host. None if it does not wait.
     queued: str | None = None
+    #: With the option RestartPolicy: `AttemptRestarts` as JSON data, with the restarts of this job.
+    restarts: dict[str, Any] | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -85,7 +88,10 @@ class JobRecord:
         return next(step for step in self.steps if step.name == name)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        data = asdict(self)
+        if self.restarts is None:  # Earlier releases refuse a field that they do not know.
+            del data["restarts"]
+        return data
 
     @classmethod
     def from_dict(cls, data: Any) -> JobRecord:
@@ -134,6 +140,7 @@ def failed_outcome(
         finished_at=record.finished,
         last_progress=progress,
         resource_use=summarize_resource_use(node_records),
+        restarts=AttemptRestarts.parse(record.restarts),
     )
 
 

@@ -16,6 +16,7 @@ from trainer_core.backends.supervisor import build_module_command
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.fetch.settings import ENV_PREFIX
 from trainer_core.k8s.runtimes import RESERVED_ENV
+from trainer_core.lifecycle.restart_policy import get_attempt_restarts
 from trainer_core.node import env
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.resources import check_process_count
@@ -31,6 +32,7 @@ def render_plan(
     request: TrainJobRequest, runtime: LocalRuntime, state: StateFolder, checkpoints_uri: str | None = None
 ) -> dict[str, Any]:
     _check_request(request)
+    restarts = get_attempt_restarts(request)
     folder = state.job_folder(request.require_name())
     place = checkpoint_location.resolve_uri(request, checkpoints_uri or state.checkpoints.as_uri())
     checkpoint_env = checkpoint_location.build_variables(request, place)
@@ -43,10 +45,11 @@ def render_plan(
         "runtime": runtime.name if request.trainer else None,
         "steps": steps,
         "environment": _render_environment(request.trainer),
-        "active_deadline_seconds": request.active_deadline_seconds,
+        "active_deadline_seconds": request.attempt_deadline_seconds,
         "start_within": request.start_within,
         "suspend": request.suspend,
         "grace_seconds": request.checkpoints.grace if request.checkpoints else None,
+        **({"restarts": restarts.to_dict()} if restarts else {}),
         # By which unused files are found.
         **({"code": request.project.uri} if request.project and request.project.uri else {}),
     }

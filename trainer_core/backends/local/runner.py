@@ -37,6 +37,7 @@ from trainer_core.jobs import (
     build_complete_outcome,
 )
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts
+from trainer_core.lifecycle.restart_policy import AttemptRestarts
 from trainer_core.node import env, locks, resource_monitor
 from trainer_core.resource_use import summarize_resource_use
 from trainer_core.validation import format_duration
@@ -392,6 +393,7 @@ class LocalJobRunner:
         nodes, records = [step["name"] for step in self._list_nodes()], self._read_node_records()
         progress = read_last_progress(self._folder.log_path(nodes[0])) if nodes else None
         self._record.finished = utc_timestamp()
+        restarts = AttemptRestarts.parse(self._record.restarts)
         return build_complete_outcome(
             self._ref,
             records[0] if records else {},
@@ -400,6 +402,7 @@ class LocalJobRunner:
             last_progress=progress,
             fetched=list_fetched_uris(self._folder.workspace),
             resource_use=summarize_resource_use(records),
+            restarts=restarts.earlier if restarts else None,
         )
 
     def _finish_failed(self, facts: Facts) -> None:

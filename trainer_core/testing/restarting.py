@@ -1,0 +1,112 @@
+"""Restarts: a training is started again after a failure, within a budget by cause."""
+
+# ruff: noqa: S101 -- tests use assert, and their names describe them
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from trainer_core.client import TrainerClient
+from trainer_core.jobs import Category, Outcome
+from trainer_core.options import Checkpoints, RestartPolicy
+from trainer_core.request import Owner, TrainJobRequest
+from trainer_core.restart_rules import RestartRules
+from trainer_core.testing.case import BackendCase, Contract, applies_to
+from trainer_core.testing.training_functions import exit_after_checkpoint, exit_with
+
+__all__ = ["Restarting"]
+
+BuildRequest = Callable[..., TrainJobRequest]
+
+_TASK = Owner(key="dag/run/task", slug="train", generation="1")
+#: The same task after a user has cleared it.
+_CLEARED = Owner(key="dag/run/task", slug="train", generation="2")
+
+
+def _summarize(outcome: Outcome) -> tuple[str, int, int, list[tuple[str, bool]]]:
+    restarts = outcome.restarts
+    assert restarts is not None
+    causes = [(cause.category, cause.counted) for cause in restarts.causes]
+    return outcome.status, restarts.total, restarts.counted, causes
+
+
+class Restarting(Contract):
+    """With the option `RestartPolicy` a training is started again after a failure, within a budget by cause."""
+
+    @applies_to(restarts_trainings=True, restarts_processes=False)
+    def test_a_training_is_started_again_from_its_checkpoint_until_it_is_complete(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        policy = RestartPolicy(max_restarts=1, exit_codes={3: "free"}, delay=0, no_progress=1)
+        args = {"code": 3, "starts": 3}
+        request = build_request(exit_after_checkpoint, args, options=[Checkpoints(every_steps=1), policy])
+        outcome = client.wait(client.submit(request))
+        assert _summarize(outcome) == ("Complete", 2, 0, [("UserCode", False)] * 2)
+        assert [cause.step for cause in outcome.restarts.causes] == [1, 2]  # type: ignore[union-attr]
+        assert (outcome.result, outcome.resumed_from) == (3, 2)
+
+    @applies_to(restarts_trainings=True, is_visible_to_other_clients=True)
+    def test_two_processes_that_wait_share_one_budget(
+        self, case: BackendCase, client: TrainerClient, build_request: BuildRequest, tmp_path: Path
+    ) -> None:
+        policy = RestartPolicy(max_restarts=1, exit_codes={3: "count"}, delay=0)
+        request = build_request(exit_with, {"code": 3}, owner=_TASK, options=[policy])
+        ref = client.submit(request)
+        with ThreadPoolExecutor(2) as pool:
+            outcomes = list(pool.map(lambda each: each.wait(ref), (client, case.connect(tmp_path / "state"))))
+        for outcome in outcomes:
+            assert _summarize(outcome) == ("Failed", 1, 1, [("UserCode", True)])
+        assert outcomes[0].job == outcomes[1].job
+        diagnosis = outcomes[0].diagnosis
+        assert diagnosis is not None
+        assert (diagnosis.retryable, diagnosis.exit_code) == (False, 3)
+        assert "the budget of RestartPolicy is used up (max_restarts=1)" in diagnosis.reason
+
+    @applies_to(restarts_trainings=True)
+    def test_a_used_up_budget_is_that_of_all_retries_and_a_person_gets_a_new_one(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        def ask(owner: Owner) -> TrainJobRequest:
+            policy = RestartPolicy(max_restarts=0, exit_codes={3: "count"})
+            return build_request(exit_with, {"code": 3}, owner=owner, options=[policy])
+
+        first = client.submit(ask(_TASK))
+        client.wait(first)
+        assert client.submit(ask(_TASK)) == first
+        retried = client.retry(first)
+        assert _summarize(client.wait(retried)) == ("Failed", 0, 0, [])
+        cleared = client.submit(ask(_CLEARED))
+        assert _summarize(client.wait(cleared)) == ("Failed", 0, 0, [])
+        assert len({first.uid, retried.uid, cleared.uid}) == len(client.list_jobs()) == 3
+
+    @applies_to(restarts_trainings=True)
+    def test_a_failure_that_a_retry_cannot_fix_does_not_restart_unless_the_policy_says_so(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        policy = RestartPolicy(exit_codes={4: "free"}, delay=0)
+        outcome = client.wait(client.submit(build_request(exit_with, {"code": 3}, options=[policy])))
+        assert _summarize(outcome) == ("Failed", 0, 0, [])
+        assert outcome.diagnosis is not None
+        assert (outcome.diagnosis.category, outcome.diagnosis.retryable) == (Category.USER_CODE, False)
+
+    @applies_to(restarts_trainings=True)
+    def test_without_the_option_an_outcome_has_no_restarts(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        outcome = client.wait(client.submit(build_request(exit_with, {"code": 3})))
+        assert outcome.restarts is None
+        assert "restarts" not in outcome.to_dict()
+
+    @applies_to(restarts_trainings=False)
+    def test_a_restart_policy_is_refused_by_a_backend_that_runs_a_training_once(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        with pytest.raises(ValueError, match="RestartPolicy option is not compatible"):
+            build_request(options=[RestartPolicy()])
+        with pytest.raises(ValueError, match="restart_policy"):
+            client.submit(build_request().model_copy(update={"restart_policy": RestartRules()}))
+        assert client.list_jobs() == []
