@@ -23,7 +23,7 @@ def test_a_status_that_another_program_changed_is_an_error_of_one_line_that_says
     for damage in DAMAGES:
         (home / "jobs/job/status.json").write_bytes(damage)
         with pytest.raises(
-            BackendUnavailableError, match="status.json was changed by .* `trainjob delete job`$"
+            BackendUnavailableError, match=r"status\.json was changed by .*; `trainjob delete job` removes it$"
         ) as error:
             client.observe(ref)
         assert (len(str(error.value).splitlines()), error.value.transient) == (1, False)

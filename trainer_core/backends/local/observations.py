@@ -35,7 +35,7 @@ def read_record(folder: JobFolder) -> JobRecord:
     except ValueError as error:
         # The supervisor writes it whole or not at all, also before a power failure.
         raise ChangedStatusError(
-            f"{folder.status} was changed by another program ({error}); delete the job: `trainjob delete {folder.name}`",
+            f"{folder.status} was changed by another program ({error}); `trainjob delete {folder.name}` removes it",
             transient=False,
         ) from error
 
