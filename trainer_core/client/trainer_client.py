@@ -849,11 +849,11 @@ class TrainerClient:
         Raises:
             JobNotFoundError: The search does not exist.
         """
-        return self.searches.get(name)
+        return self.searches.get_job(name)
 
     def list_optimization_jobs(self) -> list[OptimizationJob]:
         """Return all searches, newest first."""
-        return self.searches.list_all()
+        return self.searches.list_jobs()
 
     def wait_for_optimization_job_status(
         self,
@@ -877,7 +877,7 @@ class TrainerClient:
             RuntimeError: The search ended with another status.
             WaitTimeoutError: It has none of the statuses within the timeout. Its trials continue.
         """
-        return self.searches.wait_for_status(name, status, timeout, callbacks or [])
+        return self.searches.wait_for_job_status(name, status, timeout, polling_interval, callbacks)
 
     def get_best_results(self, name: str) -> Result | None:
         """Return the parameters and metrics of the best trial so far; None while none has a value.
@@ -888,7 +888,7 @@ class TrainerClient:
         Raises:
             JobNotFoundError: The search does not exist.
         """
-        return self.searches.get_best(name)
+        return self.searches.get_best_results(name)
 
     def get_optimization_job_logs(
         self, name: str, trial_name: str | None = None, follow: bool = False
@@ -903,7 +903,7 @@ class TrainerClient:
         Raises:
             JobNotFoundError: The search or the trial does not exist.
         """
-        return self.searches.logs(name, trial_name, follow)
+        return self.searches.get_job_logs(name, trial_name, follow)
 
     def get_optimization_job_events(self, name: str) -> list[Event]:
         """Return the events of the TrainJobs of a search, oldest first.
@@ -914,7 +914,7 @@ class TrainerClient:
         Raises:
             JobNotFoundError: The search does not exist.
         """
-        return self.searches.events(name)
+        return self.searches.get_job_events(name)
 
     def cancel_optimization_job(self, name: str) -> None:
         """End a search and its trials permanently, and keep what they left. Succeeds if it does not exist.
@@ -930,7 +930,7 @@ class TrainerClient:
         Args:
             name: Name of the search.
         """
-        self.searches.delete(name)
+        self.searches.delete_job(name)
 
     def _find_ref(self, job: str | TrainJobRef) -> TrainJobRef | None:
         try:

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from trainer_core.jobs import COMPLETE, Category, Outcome, Progress
+from trainer_core.jobs import COMPLETE, Category, Observation, Outcome, Progress
 from trainer_core.lifecycle import early_stop
+from trainer_core.request import SearchEntry
 from trainer_core.search.definition import Asha, GridSearch, Objective, SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial, TrialState
 from trainer_core.search.space import count_cells
@@ -202,6 +203,36 @@ class Decision:
     table: SearchTable
     actions: tuple[Action, ...]
     wake_at: float | None = None
+
+
+def view_entry(job: str, section: SearchEntry) -> EntryView:
+    """Return the view of an entry whose job was not observed yet."""
+    if section.kind == "record":
+        limits = SearchDefinition.from_dict(section.definition).limits()
+        return EntryView(section.entry, job, section.created, reason=section.reason, limits=limits, has_processes=False)
+    return EntryView(section.entry, job, section.created, section.trial, section.parameters, section.rung)
+
+
+def apply_observation(
+    view: EntryView, observation: Observation, definition: SearchDefinition | None, now: float
+) -> EntryView:
+    """Return the view with the status, the step and the reports of its job. Without a definition no line is read."""
+    progress, trial = observation.progress, view.trial or 0
+    reported = progress.objective if progress else None
+    reports = view.reports
+    if reported is not None:
+        reports = tuple(RungReport(trial, *each) for each in reported.rungs) or reports
+    elif progress is not None and definition is not None:
+        reports = read_rungs(definition, trial, progress, reports, now)
+    step = progress.step if progress and progress.step is not None else view.step
+    return replace(view, status=observation.status, reports=reports, step=step)
+
+
+def apply_outcome(view: EntryView, outcome: Outcome, definition: SearchDefinition) -> EntryView:
+    """Return the view of a run that has ended."""
+    ending = judge(outcome, definition, view.trial or 0, view.parameters, view.rung)
+    status = view.status if view.status == "Deleted" else outcome.status
+    return replace(view, status=status, ending=ending, reports=ending.line.rungs or view.reports)
 
 
 def judge(

@@ -133,7 +133,7 @@ class Searching(Contract):
         assert (outcome.status, outcome.reason) == ("Failed", "cancelled")
         assert self._list_names(client, "tune") == jobs
         client.delete_optimization_job("tune")
-        assert client.backend.list_search_jobs("search/tune", ()).keys().isdisjoint(jobs[1:])
+        assert client.backend.list_search_jobs("search/tune", ()) == {}
 
     def _start(self, case: BackendCase, client: TrainerClient, **changes: object) -> str:
         fields: dict[str, object] = {
