@@ -252,6 +252,16 @@ LOCAL = TrainJobRequest.parse(
 )
 
 
+def test_only_a_dataset_can_be_replaced():
+    sources = {"model": {"storage_uri": "pvc://claim/model"}}
+    assert list_left_out(initializer=sources)[-1] == "model pvc://claim/model: only nodes of the cluster reach it"
+    request = TrainJobRequest.parse({"trainer": {"kind": "custom", "code": CODE}, "initializer": sources})
+    left_out = debug_request.list_left_out(
+        request, request.trainer, build_job(), None, fetchable=(), dataset="file:///sample", runs_image=False
+    )
+    assert left_out == ["model pvc://claim/model: only nodes of the cluster reach it"]
+
+
 def test_ranks_that_run_as_local_processes_have_the_packages_and_the_dataset_that_was_given():
     here = debug_request.build_request(
         LOCAL,
