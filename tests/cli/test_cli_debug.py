@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import os
 import pty
+import random
 import re
 import select
 import termios
@@ -254,6 +255,29 @@ def test_a_record_that_was_changed_is_refused(trainjob, failed):
     done = trainjob("debug", name, "--no-pdb")
     assert done.returncode == 2
     assert "the function does not match its digest; it was changed" in done.stderr
+
+
+def test_files_of_a_project_that_are_lost_are_named_with_their_place(trainjob, failed):
+    (trainjob.folder / "code").mkdir()
+    noise = random.Random(1).randbytes(400_000)  # noqa: S311 -- a file that cannot be compressed
+    (trainjob.folder / "code" / "noise.bin").write_bytes(noise)
+    (trainjob.folder / "code" / "broken.py").write_text("def train():\n    raise ValueError\n")
+    place = trainjob.folder / "place"
+    name = failed(trainer={"func": "broken:train", "code": "code", "code_uri": place.as_uri()})
+    assert trainjob("debug", name, "--no-pdb").returncode == 1
+    (stored,) = place.iterdir()
+    stored.write_bytes(b"damaged")
+    assert "the files of code do not match their digest" in trainjob("debug", name, "--no-pdb").stderr
+    stored.unlink()
+    done = trainjob("debug", name, "--no-pdb")
+    assert done.returncode == 2
+    assert f"the files of its function were at {stored.as_uri()}: No such file" in done.stderr
+
+
+def test_a_pickled_function_is_debugged(trainjob, failed):
+    name = failed(trainer={"func": "job:train", "packaging": "cloudpickle", "env": {"MODE": "raise"}})
+    done = trainjob("debug", name, "--no-pdb")
+    assert (done.returncode, "same error as night" in done.stderr) == (1, True)
 
 
 def test_the_failure_of_a_wait_ends_with_the_command(trainjob, failed):

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import signal
+import sys
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
-from trainer_core import Category, Diagnosis, Outcome, TrainJobRef
+from trainer_core import (
+    Category,
+    CustomTrainer,
+    DebugBackendConfig,
+    Diagnosis,
+    Name,
+    Outcome,
+    TrainerClient,
+    TrainJobRef,
+)
 from trainer_core.client import debug_request
+from trainer_core.client.debug_session import Session, run
 from trainer_core.client.debugging import _check_python
 from trainer_core.errors import UnsupportedError
 from trainer_core.jobs import TrainJob
@@ -221,3 +234,28 @@ def test_what_a_function_needs_of_a_job_is_carried_and_all_that_it_writes_is_in_
         "keep": 5,
         "scope": "job/g-0",
     }
+
+
+def fails() -> None:
+    raise ValueError("no luck")
+
+
+def test_the_tracer_of_an_editor_and_the_handler_of_ctrl_c_are_kept(tmp_path, monkeypatch, capsys):
+    def trace(frame, event, arg):
+        return None
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("c\nq\n"))
+    handler, before = signal.getsignal(signal.SIGINT), sys.gettrace()
+    request = TrainerClient(DebugBackendConfig()).build_request(
+        runtime="python", trainer=CustomTrainer(func=fails), options=[Name("job")]
+    )
+    sys.settrace(trace)
+    try:
+        line = fails.__code__.co_firstlineno + 1
+        outcome = run(Session(request.to_json(), str(tmp_path), file=Path(__file__).name, line=line))
+        kept = sys.gettrace()
+    finally:
+        sys.settrace(before)
+    assert (kept, signal.getsignal(signal.SIGINT)) == (trace, handler)
+    assert outcome.diagnosis.reason == "ValueError: no luck"
+    assert capsys.readouterr().out.count("(Pdb)") == 2

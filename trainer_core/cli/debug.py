@@ -11,7 +11,7 @@ import typer
 
 from trainer_core.cli import exit_codes
 from trainer_core.cli.options import NEWEST
-from trainer_core.client import TrainerClient
+from trainer_core.client import TrainerClient, debugging
 from trainer_core.errors import InvalidRequestError
 
 
@@ -52,7 +52,7 @@ def debug(
     """
     client: TrainerClient = context.obj.client
     ref = client.get_job_ref(name)
-    trainer = client.get_job_request(ref).trainer
+    secrets = dict(debugging.list_secrets(client.get_job_request(ref))) if env else {}
     result = client.debug(
         ref,
         from_checkpoint=_parse_step(from_checkpoint),
@@ -61,7 +61,7 @@ def debug(
         pdb=pdb,
         on=on,
         nodes=nodes,
-        env=_parse_env(env or [], trainer.secret_env if trainer else ()),
+        env=_parse_env(env or [], secrets),
     )
     print(f"trainjob: {result}", file=sys.stderr)
     if result.outcome.succeeded:

@@ -10,6 +10,7 @@ import bdb
 import contextlib
 import json
 import pdb
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -88,7 +89,7 @@ class _Debugger(pdb.Pdb):
 
     def inspect(self, error: BaseException) -> None:
         """Start at the line that raised an exception."""
-        sys.settrace(None)
+        self.stop_watching()
         self.reset()
         self.interaction(None, error.__traceback__)
 
@@ -96,6 +97,16 @@ class _Debugger(pdb.Pdb):
         """Stop at the line of the breakpoint, whose module is loaded later."""
         if self._file is not None:
             sys.settrace(self._watch_calls)
+
+    def stop_watching(self) -> None:
+        """Stop at no further line: pdb has also marked the frames that called the function."""
+        if self._file is not None:
+            sys.settrace(None)
+            frame: FrameType | None = sys._getframe()
+            while frame is not None:
+                if frame.f_trace == self.trace_dispatch:
+                    frame.f_trace = None
+                frame = frame.f_back
 
     def _watch_calls(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
         name = frame.f_code.co_filename
@@ -126,13 +137,19 @@ def run(session: Session) -> Outcome:
     """
     debugger = _Debugger(session.file, session.line) if session.pdb else None
     backend = _SessionBackend(Path(session.folder), debugger)
+    # The debugger of an editor traces this thread, too. pdb replaces the handler, and keeps it after its last command.
+    trace, handler = sys.gettrace(), signal.getsignal(signal.SIGINT)
     try:
         if debugger is not None:
             debugger.watch()
         ref = backend.submit(TrainJobRequest.from_json(session.request))
         outcome = backend.observe(ref).outcome
     finally:
-        sys.settrace(None)
+        if debugger is not None:
+            debugger.stop_watching()
+        sys.settrace(trace)
+        if signal.getsignal(signal.SIGINT) is not handler:
+            signal.signal(signal.SIGINT, handler)
         for job in backend.list_jobs():
             backend.delete(backend.get_ref(job.name))
     if outcome is None:

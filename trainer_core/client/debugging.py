@@ -177,6 +177,10 @@ def _get_code(backend: Backend, ref: TrainJobRef, request: TrainJobRequest) -> C
         archive = _fetch_project(ref.name, code.project.uri, code.project.digest)
     else:
         archive = code.project.archive
+        if not archive:
+            raise InvalidRequestError(
+                f"TrainJob {ref.name!r}: the files of its function were in the arguments of the job, which has none now"
+            )
         try:
             decompress(archive, recorded.project.digest if recorded and recorded.project else "")
         except ProjectError as error:
@@ -192,7 +196,8 @@ def _fetch_project(name: str, uri: str, digest: str) -> str:
     try:
         return base64.b64encode(code_location.fetch(uri, digest)).decode("ascii")
     except (OSError, ProjectError) as error:
-        raise InvalidRequestError(f"TrainJob {name!r}: the files of its function were at {uri}: {error}") from error
+        reason = getattr(error, "strerror", None) or error  # The text of an error of the file system repeats the path.
+        raise InvalidRequestError(f"TrainJob {name!r}: the files of its function were at {uri}: {reason}") from error
 
 
 def _check_python(name: str, code: Code, failure: Diagnosis | None) -> None:
@@ -220,7 +225,7 @@ def _set_environment(request: TrainJobRequest, given: Mapping[str, str]) -> Iter
     before = dict(os.environ)
     os.environ.update(given)
     try:
-        for name, description in _list_secrets(request):
+        for name, description in list_secrets(request):
             if name not in os.environ:
                 os.environ[name] = _ask_for_secret(name, description)
         yield
@@ -229,7 +234,7 @@ def _set_environment(request: TrainJobRequest, given: Mapping[str, str]) -> Iter
         os.environ.update(before)
 
 
-def _list_secrets(request: TrainJobRequest) -> Iterator[tuple[str, str]]:
+def list_secrets(request: TrainJobRequest) -> Iterator[tuple[str, str]]:
     """Yield the variable and the origin of each secret that the request refers to."""
     for name, ref in (request.trainer.secret_env if request.trainer else {}).items():
         yield name, f"Secret {ref.name}, key {ref.key}"
