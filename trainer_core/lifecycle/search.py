@@ -187,7 +187,7 @@ class Finish:
     reason: str
 
 
-Action: TypeAlias = Start | Stop | Record | Finish
+SearchAction: TypeAlias = Start | Stop | Record | Finish
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class Decision:
     """
 
     table: SearchTable
-    actions: tuple[Action, ...]
+    actions: tuple[SearchAction, ...]
     wake_at: float | None = None
 
 
@@ -341,7 +341,7 @@ def decide(
     if end is None:
         losers = _find_losers(definition, trials, live)
         return Decision(_build_table(definition, trials, total), (*losers, *starts), wake_at)
-    actions: tuple[Action, ...] = tuple(Stop(entry.number, _explain_end(end)) for entry in live)
+    actions: tuple[SearchAction, ...] = tuple(Stop(entry.number, _explain_end(end)) for entry in live)
     if not live:
         trials = _build_trials(definition, entries, lines, closing=True)
         actions = (Finish(end),) if record else (Record(end),)
@@ -487,7 +487,7 @@ def _explain_end(reason: str) -> str | None:
 
 def _find_losers(
     definition: SearchDefinition, trials: Mapping[int, TrialView], live: Sequence[EntryView]
-) -> list[Action]:
+) -> list[SearchAction]:
     if definition.stop is None:
         return []
     objective = definition.objective
@@ -499,7 +499,7 @@ def _find_losers(
 
 def _choose_starts(
     definition: SearchDefinition, trials: Mapping[int, TrialView], live: int, total: int, lag: int | None
-) -> list[Action]:
+) -> list[SearchAction]:
     """Return the runs for the free slots: retries, then promotions, then new trials."""
     free = definition.trial_config.parallel_trials - live
     due = [trial for trial in trials.values() if trial.status == "Retrying"]

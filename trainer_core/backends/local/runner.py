@@ -1,4 +1,12 @@
-"""Runs a local job from its first step to its outcome. This is the main loop of the supervisor."""
+"""Runs a local job from its first step to its outcome. This is the main loop of the supervisor.
+
+`LocalJobRunner.run` repeats this until the job has ended:
+
+1. It waits while the job is suspended, then for its place in the queue of the host.
+2. `_run_plan` runs the initializers, one after the other, and builds the environment of the packages.
+3. All nodes run at the same time. A change of the desired state, the deadline, or a node that fails ends the others.
+4. A suspended job begins again at 1; otherwise the outcome is recorded.
+"""
 
 from __future__ import annotations
 
