@@ -1,4 +1,4 @@
-"""The TrainJob that a task names, and where it runs. What the first try resolved holds for later tries, sensors, triggers and clears."""
+"""The TrainJob that a task names, and its place: what the first try resolved holds for later tries and sensors."""
 
 from __future__ import annotations
 

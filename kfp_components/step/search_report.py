@@ -15,7 +15,6 @@ _MAX_ROWS = 200
 
 
 def render_html(name: str, outcome: SearchOutcome, definition: SearchDefinition) -> str:
-    """Return the page."""
     metric = definition.objective.metric
     sections = [report.render_pairs(_list_facts(outcome, definition))]
     ended = [trial for trial in outcome.trials if trial.value is not None]
