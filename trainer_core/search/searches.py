@@ -30,7 +30,7 @@ _STATUSES = frozenset({"Created", "Running", "Complete", "Failed"})
 
 
 class Searches:
-    """The searches of a client. `OptimizerClient` is one with a client of its own."""
+    """The searches of a client. `OptimizerClient` is one that makes its client."""
 
     def __init__(self, client: TrainerClient) -> None:
         self.client = client
