@@ -24,7 +24,7 @@ from typing import Any
 
 from trainer_core.backends import BACKENDS
 from trainer_core.client import TrainerClient
-from trainer_core.testing import BackendCase, BackendContract
+from trainer_core.testing import BackendCase, BackendContract, Searching
 from trainer_core.testing.case import is_applicable
 from trainer_core.testing.results_plugin import collect_tests, get_facts
 from trainer_core.testing.validation import ALL_OPTIONS
@@ -48,6 +48,10 @@ The Kubernetes, Run:ai and Training Operator backends run against a fake API ser
 **yes**: the test passed. **-**: the test does not apply to the backend, see [Differences](#differences). **not run**,
 **fails**: see the [notes](#notes).
 """
+
+
+class Suite(BackendContract, Searching):
+    """All tests that the page lists."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -134,7 +138,7 @@ def _run(name: str, matching: str | None) -> None:
 
 def _select_known(results: Mapping[str, Any]) -> dict[str, Any]:
     """Remove the results of backends and tests that do not exist any longer."""
-    tests = collect_tests(BackendContract)
+    tests = collect_tests(Suite)
     known = {}
     for name in list_backends():
         if name in results:
@@ -147,8 +151,8 @@ def _select_known(results: Mapping[str, Any]) -> dict[str, Any]:
 
 def _group_tests() -> dict[type[Any], list[str]]:
     parts: dict[type[Any], list[str]] = {}
-    for name in collect_tests(BackendContract):
-        part = next(each for each in BackendContract.__mro__ if name in vars(each))
+    for name in collect_tests(Suite):
+        part = next(each for each in Suite.__mro__ if name in vars(each))
         parts.setdefault(part, []).append(name)
     return parts
 
@@ -197,7 +201,7 @@ def _render_option_cell(found: Mapping[str, Any], option: str, notes: list[str])
 def _render_cell(found: Mapping[str, Any], test: str, case: BackendCase | None, notes: list[str]) -> str:
     if "not_run" in found or case is None:
         return _render_not_run(found, notes)
-    if not is_applicable(collect_tests(BackendContract)[test], case):
+    if not is_applicable(collect_tests(Suite)[test], case):
         return _NOT_APPLICABLE
     outcome, _, reason = _get_results(found).get(test, _NO_RESULT).partition(": ")
     return f"{_WORDS[outcome]}{_add_note(reason, notes)}" if outcome in _WORDS else _YES

@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT / "pipelines")]
 
 from compile import COMPONENTS  # noqa: E402 - a script of another folder
 
-from trainer_core.backends.trainer_v2.rbac import PERMISSIONS  # noqa: E402
+from trainer_core.backends.trainer_v2.preflight import PERMISSIONS  # noqa: E402
 from trainer_core.k8s.rbac import KFP  # noqa: E402
 
 #: Sections of a docstring that have a table or a block of their own on the page.

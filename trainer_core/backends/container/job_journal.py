@@ -98,8 +98,7 @@ class ContainerJob:
 
     @property
     def ref(self) -> TrainJobRef:
-        engine = self.claim.get("engine")  # A job of an older version has none.
-        place = f"{self.claim['engine_host']}/{engine}" if engine else None
+        place = f"{self.claim['engine_host']}/{self.claim['engine']}"
         return TrainJobRef("container", self.namespace, self.name, self.uid, place)
 
     @property
