@@ -15,6 +15,7 @@ import time
 import pytest
 import yaml
 
+from trainer_core import LocalProcessBackendConfig, TrainerClient
 from trainer_core.backends.local.job_store import StateFolder
 
 #: Seconds; much longer than needed.
@@ -180,6 +181,7 @@ def test_the_exit_code_tells_whether_the_failure_is_the_same(trainjob, failed):
     another = trainjob("debug", name, "--no-pdb", "--env", "MODE=another")
     none = trainjob("debug", name, "--no-pdb", "--env", "MODE=none")
     assert [each.returncode for each in (same, another, none)] == [1, 7, 0]
+    assert same.stderr.startswith("trainjob: train of TrainJob night on this machine\nTraceback ")
     assert "another error here: UserCode in node-0: RuntimeError: another line; night failed: " in another.stderr
     assert "no error here; night failed: UserCode in node-0: RuntimeError: half is 1.5" in none.stderr
 
@@ -200,6 +202,7 @@ def test_the_ranks_of_several_nodes_run_as_local_processes(trainjob, failed):
     )
     done = trainjob("debug", name, "--on", "local", "--nodes", "2", "--from-checkpoint", "1")
     assert done.returncode == 1
+    assert "train of TrainJob night on this machine, from the checkpoint of step 1\n" in done.stderr
     assert re.search(r"\[node-1\] RuntimeError: half is 1.5", done.stdout)
     assert "same error as night" in done.stderr
 
@@ -210,11 +213,10 @@ def test_a_dataset_here_replaces_that_of_the_job(trainjob, failed, tmp_path):
     name = failed(initializer={"dataset": (tmp_path / "all").as_uri()})
     (tmp_path / "sample").mkdir()
     (tmp_path / "sample" / "few.csv").touch()
-    done = trainjob("debug", name, "--no-pdb", "--dataset", "sample", "--env", "MODE=read", "--break", "job.py:3")
-    assert done.returncode == 2
-    done = trainjob("debug", name, "--no-pdb", "--dataset", "sample", "--env", "MODE=read")
-    assert done.returncode == 0
-    assert f"dataset {(tmp_path / 'all').as_uri()}: replaced by {(tmp_path / 'sample').as_uri()}" in done.stderr
+    client = TrainerClient(LocalProcessBackendConfig(home=trainjob.folder / "home"))
+    result = client.debug(name, pdb=False, dataset="sample", env={"MODE": "read"})
+    assert result.outcome.result == {"files": ["few.csv"]}
+    assert result.left_out == (f"dataset {(tmp_path / 'all').as_uri()}: replaced by {(tmp_path / 'sample').as_uri()}",)
 
 
 REFUSED = {

@@ -107,6 +107,7 @@ def test_failures_are_the_same_by_type_and_line_of_the_users_code(first, second,
         ),
         ('  File "<string>", line 1, in <module>', ("<string>", 1)),
         ("ValueError: a text without frames", None),
+        ('  File "/usr/lib/a.py", line 1, in a\n  File "/opt/pkg/b.py", line 2, in b', ("b.py", 2)),
         ('  File "train.py", line 4\n    a = = 1\nSyntaxError: invalid syntax', ("train.py", 4)),
     ],
 )
@@ -169,7 +170,8 @@ NOT_NEEDED_OF_TRAINER = {"command", "args", "config", "code_uri"}
 
 def list_left_out(trainer=None, nodes=1, **fields):
     request = TrainJobRequest.parse({"trainer": {"kind": "custom", "code": CODE, **(trainer or {})}, **fields})
-    return debug_request.list_left_out(request, build_job(nodes=nodes), None, fetchable=("hf", "s3", "file"))
+    job = build_job(nodes=nodes)
+    return debug_request.list_left_out(request, request.trainer, job, None, fetchable=("hf", "s3", "file"))
 
 
 def test_each_field_of_a_request_is_carried_named_or_not_needed():
@@ -213,7 +215,7 @@ def test_what_a_function_needs_of_a_job_is_carried_and_all_that_it_writes_is_in_
     folder = Path("/tmp/a folder")
     here = debug_request.build_request(
         original,
-        original.trainer.code,
+        original.trainer,
         build_job(),
         folder=folder,
         given_env={"TOKEN": "of this shell"},
@@ -234,6 +236,80 @@ def test_what_a_function_needs_of_a_job_is_carried_and_all_that_it_writes_is_in_
         "keep": 5,
         "scope": "job/g-0",
     }
+
+
+LOCAL = TrainJobRequest.parse(
+    {
+        "trainer": {
+            "kind": "custom",
+            "code": {"kind": "reference", "text": "pkg.train:train", "entry": "train"},
+            "packages": ["torch==2.13.0"],
+            "pip_index_urls": ["https://index"],
+            "num_nodes": 4,
+        },
+        "initializer": {"dataset": {"storage_uri": "s3://bucket/all"}, "model": {"storage_uri": "hf://owner/model"}},
+    }
+)
+
+
+def test_only_a_dataset_can_be_replaced():
+    sources = {"model": {"storage_uri": "pvc://claim/model"}}
+    assert list_left_out(initializer=sources)[-1] == "model pvc://claim/model: only nodes of the cluster reach it"
+    request = TrainJobRequest.parse({"trainer": {"kind": "custom", "code": CODE}, "initializer": sources})
+    left_out = debug_request.list_left_out(
+        request, request.trainer, build_job(), None, fetchable=(), dataset="file:///sample", runs_image=False
+    )
+    assert left_out == ["model pvc://claim/model: only nodes of the cluster reach it"]
+
+
+def test_ranks_that_run_as_local_processes_have_the_packages_and_the_dataset_that_was_given():
+    here = debug_request.build_request(
+        LOCAL,
+        LOCAL.trainer,
+        build_job("plain"),
+        folder=Path("/tmp/session"),
+        dataset="file:///home/sample",
+        fetchable=("hf", "s3", "file"),
+        nodes=2,
+    )
+    assert (here.runtime.name, here.trainer.num_nodes) == ("python", 2)
+    assert (here.trainer.packages, here.trainer.pip_index_urls) == (("torch==2.13.0",), ("https://index",))
+    assert (here.initializer.dataset.storage_uri, here.initializer.dataset.link) == ("file:///home/sample", True)
+    assert here.initializer.model == LOCAL.initializer.model
+    assert here.checkpoints is None
+
+
+def test_the_list_of_what_is_left_out_is_complete():
+    left_out = debug_request.list_left_out(
+        LOCAL,
+        LOCAL.trainer,
+        build_job(nodes=4),
+        replace(outcome(None), resumed_from=400),
+        fetchable=("hf", "s3", "file"),
+        dataset="file:///home/sample",
+        nodes=2,
+        runs_image=False,
+    )
+    assert left_out == [
+        "world size: 4 nodes, 1 processes each; here 2 nodes of one process",
+        "pkg.train:train: imported from what is installed here",
+        "dataset s3://bucket/all: replaced by file:///home/sample",
+        "checkpoint: it resumed from step 400; --from-checkpoint starts from the newest one",
+    ]
+
+
+def test_a_session_from_a_checkpoint_lacks_only_the_random_state_of_a_job_of_one_process():
+    request = TrainJobRequest.parse({"trainer": {"kind": "custom", "code": CODE, "resources_per_node": {"cpu": 4}}})
+    left_out = debug_request.list_left_out(
+        request,
+        request.trainer,
+        build_job(),
+        replace(outcome(None), resumed_from=4),
+        fetchable=(),
+        step=9,
+        runs_image=False,
+    )
+    assert left_out == ["random state: what was drawn before step 9, unless the checkpoint has it"]
 
 
 def fails() -> None:

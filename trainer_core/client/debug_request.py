@@ -8,7 +8,6 @@ from pathlib import Path
 from trainer_core.jobs import Outcome, TrainJob
 from trainer_core.request import (
     Checkpoints,
-    Code,
     InitializerRequest,
     InitializerSource,
     RuntimeRef,
@@ -24,7 +23,7 @@ _TRACKING = {"MLFLOW_TRACKING_URI": "{uri}/mlruns", "WANDB_MODE": "offline", "WA
 
 def build_request(
     original: TrainJobRequest,
-    code: Code,
+    trainer: TrainerRequest,
     job: TrainJob,
     *,
     folder: Path,
@@ -37,7 +36,7 @@ def build_request(
 
     Args:
         original: The request of the TrainJob.
-        code: Its function with the files of its project.
+        trainer: Its trainer, whose function has the files of its project.
         job: The TrainJob.
         folder: Folder of the session.
         given_env: Environment variables that the process has, and that replace those of the request.
@@ -45,7 +44,6 @@ def build_request(
         fetchable: Schemes of URIs that this machine can fetch.
         nodes: Number of nodes on the local backend. None for the debug backend.
     """
-    trainer = original.trainer or TrainerRequest(kind="custom", code=code)
     env = {**trainer.env, **{name: value.format(uri=folder.as_uri(), path=folder) for name, value in _TRACKING.items()}}
     sources = {role: source for role, source in original.initializer_sources() if _get_scheme(source) in fetchable}
     if dataset is not None:
@@ -57,7 +55,7 @@ def build_request(
         runtime=RuntimeRef(name="torch-distributed" if is_torch else "python"),
         trainer=TrainerRequest(
             kind="custom",
-            code=code,
+            code=trainer.code,
             env={name: value for name, value in env.items() if name not in given_env},
             packages=trainer.packages if nodes else (),
             pip_index_urls=trainer.pip_index_urls if nodes else (),
@@ -80,6 +78,7 @@ def get_checkpoint_folder(folder: Path, name: str) -> Path:
 
 def list_left_out(
     original: TrainJobRequest,
+    trainer: TrainerRequest,
     job: TrainJob,
     outcome: Outcome | None,
     *,
@@ -93,6 +92,7 @@ def list_left_out(
 
     Args:
         original: The request of the TrainJob.
+        trainer: Its trainer.
         job: The TrainJob.
         outcome: Its outcome. None if it has not ended.
         fetchable: Schemes of URIs that this machine can fetch.
@@ -102,14 +102,16 @@ def list_left_out(
         runs_image: Whether its nodes are containers.
     """
     return [
-        *_list_machines(original, job, nodes, runs_image),
+        *_list_machines(original, trainer, job, nodes, runs_image),
         *_list_data(original, fetchable, dataset),
+        *(["result_uri: the result is not written to it"] if trainer.result_uri else []),
         *_list_states(original, outcome, step),
     ]
 
 
-def _list_machines(original: TrainJobRequest, job: TrainJob, nodes: int | None, runs_image: bool) -> Iterator[str]:
-    trainer = original.trainer or TrainerRequest(kind="custom")
+def _list_machines(
+    original: TrainJobRequest, trainer: TrainerRequest, job: TrainJob, nodes: int | None, runs_image: bool
+) -> Iterator[str]:
     processes = trainer.num_proc_per_node or 1
     if job.num_nodes > (nodes or 1) or processes > 1:
         here = f"{nodes} nodes of one process" if nodes else "one process, rank 0, with WORLD_SIZE=1"
@@ -146,8 +148,6 @@ def _list_data(original: TrainJobRequest, fetchable: Collection[str], dataset: s
         elif _get_scheme(source) not in fetchable:
             advice = "; give --dataset PATH" if role == "dataset" else ""
             yield f"{role} {source.storage_uri}: only nodes of the cluster reach it{advice}"
-    if original.trainer is not None and original.trainer.result_uri:
-        yield "result_uri: the result is not written to it"
 
 
 def _list_states(original: TrainJobRequest, outcome: Outcome | None, step: int | None) -> Iterator[str]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainer_core import code_location
 from trainer_core.client import debug_request
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.fetch.schemes import SOURCE_MODULES
@@ -28,7 +29,7 @@ from trainer_core.lifecycle import debugging
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
 from trainer_core.node import load_function
 from trainer_core.node.project import ProjectError, decompress
-from trainer_core.request import Code, TrainJobRequest
+from trainer_core.request import Code, Project, TrainerRequest, TrainJobRequest
 
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
@@ -108,7 +109,7 @@ def debug(backend: Backend, ref: TrainJobRef, options: DebugOptions, home: Path)
     options.check()
     file, line = options.parse_breakpoint()
     job, outcome, request = backend.get_job_by_ref(ref), backend.observe(ref).outcome, backend.get_request(ref)
-    code = _get_code(backend, ref, request)
+    trainer, code = _get_trainer(backend, ref, request)
     failure = outcome.diagnosis if outcome else None
     _check_python(ref.name, code, failure)
     dataset = None if options.dataset is None else _find_dataset(options.dataset)
@@ -123,7 +124,7 @@ def debug(backend: Backend, ref: TrainJobRef, options: DebugOptions, home: Path)
         stack.enter_context(_set_environment(request, options.env or {}))
         here = debug_request.build_request(
             request,
-            code,
+            trainer,
             job,
             folder=folder,
             given_env=options.env or {},
@@ -133,6 +134,7 @@ def debug(backend: Backend, ref: TrainJobRef, options: DebugOptions, home: Path)
         )
         left_out = debug_request.list_left_out(
             request,
+            trainer,
             job,
             outcome,
             fetchable=SOURCE_MODULES,
@@ -157,47 +159,41 @@ def _print_start(job: TrainJob, code: Code, step: int | None, left_out: list[str
         print(f"trainjob: not carried: {each}", file=sys.stderr)
 
 
-def _get_code(backend: Backend, ref: TrainJobRef, request: TrainJobRequest) -> Code:
-    """Return the function with the files of its project, after checking their digests."""
+def _get_trainer(backend: Backend, ref: TrainJobRef, request: TrainJobRequest) -> tuple[TrainerRequest, Code]:
+    """Return the trainer and its function with the files of its project, after checking their digests."""
     if backend.name == "debug":
         raise UnsupportedError(f"TrainJob {ref.name!r} ran in this process: put breakpoint() into its function instead")
-    code, trainer = backend.get_code(ref), request.trainer
-    if code is None:
+    trainer, code = request.trainer, backend.get_code(ref)
+    if trainer is None or trainer.code is None or code is None:
         kinds = {"container": "an image", "builtin": "a recipe"}
         what = kinds.get(trainer.kind, "") if trainer else "only initializers"
         raise UnsupportedError(f"TrainJob {ref.name!r} runs {what} and no Python function; only a function is debugged")
-    recorded = trainer.code if trainer else None
-    if code.digest != load_function.digest(code.kind, code.text, code.entry) or code.digest != (
-        recorded.digest if recorded else ""
-    ):
+    if {code.digest, trainer.code.digest} != {load_function.digest(code.kind, code.text, code.entry)}:
         raise InvalidRequestError(f"TrainJob {ref.name!r}: the function does not match its digest; it was changed")
-    if code.project is None:
-        return code
-    if code.project.uri is not None:
-        archive = _fetch_project(ref.name, code.project.uri, code.project.digest)
-    else:
-        archive = code.project.archive
-        if not archive:
-            raise InvalidRequestError(
-                f"TrainJob {ref.name!r}: the files of its function were in the arguments of the job, which has none now"
-            )
-        try:
-            decompress(archive, recorded.project.digest if recorded and recorded.project else "")
-        except ProjectError as error:
-            raise InvalidRequestError(f"TrainJob {ref.name!r}: {error}") from error
-    project = code.project.model_copy(update={"archive": archive, "uri": None})
-    return code.model_copy(update={"project": project})
+    if code.project is not None and trainer.code.project is not None:
+        archive = _read_project(ref.name, code.project, trainer.code.project.digest)
+        project = code.project.model_copy(update={"archive": archive, "uri": None})
+        code = code.model_copy(update={"project": project})
+    return trainer.model_copy(update={"code": code}), code
 
 
-def _fetch_project(name: str, uri: str, digest: str) -> str:
-    """Return the compressed files of a project from their object."""
-    from trainer_core import code_location
-
+def _read_project(name: str, project: Project, digest: str) -> str:
+    """Return the compressed files of a project, from their object or from the request."""
     try:
-        return base64.b64encode(code_location.fetch(uri, digest)).decode("ascii")
-    except (OSError, ProjectError) as error:
-        reason = getattr(error, "strerror", None) or error  # The text of an error of the file system repeats the path.
-        raise InvalidRequestError(f"TrainJob {name!r}: the files of its function were at {uri}: {reason}") from error
+        if project.uri is None:
+            if not project.archive:
+                raise ProjectError("the files of its function were in the arguments of the job, which has none now")
+            decompress(project.archive, digest)
+            return project.archive
+        return base64.b64encode(code_location.fetch(project.uri, digest)).decode("ascii")
+    except ProjectError as error:
+        raise InvalidRequestError(f"TrainJob {name!r}: {error}") from error
+    except OSError as error:
+        # The text of an error of the file system repeats the path.
+        reason = error.strerror or error
+        raise InvalidRequestError(
+            f"TrainJob {name!r}: the files of its function were at {project.uri}: {reason}"
+        ) from error
 
 
 def _check_python(name: str, code: Code, failure: Diagnosis | None) -> None:

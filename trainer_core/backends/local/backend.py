@@ -271,7 +271,6 @@ class LocalProcessBackend(Backend):
             return
 
     def _kill(self, ref: TrainJobRef) -> None:
-        """Kill the supervisor and every process of a job."""
         folder = self._get_folder(ref)
         record = observations.read_first_record(folder)
         if record.supervisor and folder.is_supervised():
