@@ -74,7 +74,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def load_cases() -> dict[str, BackendCase]:
-    """Return the cases of tests/contract by backend."""
     sys.path.insert(0, str(ROOT / "tests" / "fakes"))
     spec = importlib.util.spec_from_file_location("contract_conftest", _SUITE / "conftest.py")
     if spec is None or spec.loader is None:
@@ -90,12 +89,10 @@ def list_backends() -> list[str]:
 
 
 def read_results() -> dict[str, Any]:
-    """Return the stored results by backend."""
     return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
 
 
 def render_page(results: Mapping[str, Any]) -> str:
-    """Render the page of these results as Markdown."""
     backends = [name for name in list_backends() if name in results]
     known, notes = load_cases(), list[str]()
     lines = [_HEAD, *_render_summary(results, backends, notes), *_render_differences(results, backends)]

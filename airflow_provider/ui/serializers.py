@@ -368,7 +368,6 @@ def _format_time(moment: datetime | None) -> str | None:
 
 
 def _drop_empty(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data without empty values."""
     return {key: value for key, value in data.items() if value not in (None, "", [], {}, ())}
 
 

@@ -83,7 +83,6 @@ def render_html(
     curves: Mapping[str, Sequence[tuple[float, float]]] = MappingProxyType({}),
     resumptions: Sequence[Resumption] = (),
 ) -> str:
-    """Return the page."""
     sections = [render_pairs(_list_facts(ref, job, outcome))]
     if outcome is not None and outcome.diagnosis is not None:
         sections += ["<h2>Diagnosis</h2>", *_render_diagnosis(outcome.diagnosis)]

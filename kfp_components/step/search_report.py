@@ -17,7 +17,6 @@ _MAX_ROWS = 200
 
 
 def render_html(name: str, outcome: SearchOutcome, definition: SearchDefinition) -> str:
-    """Return the page."""
     metric = definition.objective.metric
     sections = [report.render_pairs(_list_facts(outcome, definition))]
     best = _list_best_values(outcome, definition)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainer_core.runtime_admin import rules, unknown_fields
+from trainer_core.runtime_admin import rules
 from trainer_core.runtime_admin.diagnostics import ERROR, Diagnostic, Diagnostics, build_error
 from trainer_core.runtime_admin.ml_policies import NEWEST, MlPolicyFields
 
@@ -29,7 +29,7 @@ _RULES: tuple[Callable[[Mapping[str, Any]], Diagnostics], ...] = (
     rules.check_order,
     rules.check_mpi,
     rules.check_volume_claims,
-    unknown_fields.check_unknown_fields,
+    rules.check_unknown_fields,
 )
 
 

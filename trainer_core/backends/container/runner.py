@@ -276,7 +276,6 @@ class ContainerJobRunner:
         self._engine.write_file(container, CODE_PATH, data, mode=0o444)
 
     def _get_user_id(self, step: Mapping[str, Any], container: str) -> int:
-        """Return the numeric id of the user that a step runs as."""
         user = step.get("user") or self._engine.get_image_config(step["image"]).get("User") or "root"
         name = str(user).partition(":")[0]
         if name.isdecimal():
@@ -325,7 +324,6 @@ class ContainerJobRunner:
 
 
 def stop_containers(engine: Engine, containers: Sequence[Container], grace_seconds: int | None = None) -> None:
-    """Stop containers in parallel."""
     grace = grace_seconds or _TERMINATION_GRACE_SECONDS
     if containers:
         with ThreadPoolExecutor(min(len(containers), _MAX_PARALLEL_STOPS)) as threads:

@@ -108,7 +108,6 @@ class LocalJobRunner:
 
     @property
     def keep_environments(self) -> bool:
-        """Whether unused environments are kept."""
         return bool(self._plan["keep_environments"])
 
     async def run(self) -> None:
