@@ -82,6 +82,7 @@ CASES = (
         connect_to_cluster,
         runtime_with_resources="python-with-policy",
         reads_local_files=False,
+        reads_checkpoints=False,
         runs_runtime_without_trainer=True,
         restarts_processes=True,
         replaces_pods=True,
@@ -91,6 +92,7 @@ CASES = (
         "training-operator",
         lambda folder, **settings: connect_to_cluster(folder, TrainingOperatorBackendConfig, **settings),
         reads_local_files=False,
+        reads_checkpoints=False,
         replaces_pods=True,
         get_api=get_api,
     ),
@@ -98,6 +100,7 @@ CASES = (
         "runai",
         lambda folder, **settings: connect_to_cluster(folder, RunaiBackendConfig, **settings),
         reads_local_files=False,
+        reads_checkpoints=False,
         enforces_deadline=False,
     ),
 )

@@ -245,11 +245,11 @@ INVALID = [
 
 @pytest.mark.parametrize(("settings", "message"), INVALID)
 def test_an_invalid_setting_is_refused_in_one_line_by_the_option_and_the_request(settings, message):
-    with pytest.raises(ValueError, match="^RestartPolicy ") as refused:
+    with pytest.raises(ValueError, match=r"^RestartPolicy ") as refused:
         RestartPolicy(**settings)
     assert str(refused.value).startswith(f"RestartPolicy {message}")
     assert "\n" not in str(refused.value)
-    with pytest.raises(InvalidRequestError, match="^restart_policy: ") as refused:
+    with pytest.raises(InvalidRequestError, match=r"^restart_policy: ") as refused:
         TrainJobRequest.parse({"name": "job", "restart_policy": settings})
     assert message in str(refused.value)
 

@@ -22,12 +22,12 @@ from trainer_core.runtime_admin import ml_policies
 from trainer_core.runtime_admin.apply import RuntimeAdmin, RuntimeSummary, summarize_runtime
 from trainer_core.runtime_admin.diagnostics import ERROR, Diagnostic
 from trainer_core.runtime_admin.diff import Change
-from trainer_core.runtime_admin.upgrade import upgrade_runtime
+from trainer_core.runtime_admin.ml_policies import upgrade_runtime
 from trainer_core.runtime_admin.validate import check_types, validate_runtime
 from trainer_core.runtimes import Runtime
 
 FileArgument = Annotated[str, typer.Argument(help="YAML file with one or more runtimes; - for standard input.")]
-NameArgument = Annotated[str, typer.Argument(help="NameArgument of the runtime.")]
+NameArgument = Annotated[str, typer.Argument(help="Name of the runtime.")]
 
 
 class Scope(str, Enum):

@@ -26,7 +26,7 @@ def start_next_attempt(
     ended = backend.observe(ref)
     if ended.status != FAILED:
         raise InvalidRequestError(f"TrainJob {ref.name!r} is {ended.status}; only a failed one can be retried")
-    request = backend.get_request(ref)
+    request = _restore_code(backend.get_request(ref), backend, ref)
     if request.tracking is not None:  # Each attempt has a separate run.
         run = {"run_id": None, "experiment_id": None}
         request = request.model_copy(update={"tracking": request.tracking.model_copy(update=run)})
@@ -50,6 +50,14 @@ def start_next_attempt(
             ref = submit(following, before_create=lambda: created.append(True))
             if created or (ended := backend.observe(ref)).status != FAILED:
                 return ref
+
+
+def _restore_code(request: TrainJobRequest, backend: Backend, ref: TrainJobRef) -> TrainJobRequest:
+    """Return a stored request with the files of its project, which a cluster has in the arguments of the job."""
+    if request.trainer is None or request.project is None:
+        return request
+    trainer = request.trainer.model_copy(update={"code": backend.get_code(ref)})
+    return request.model_copy(update={"trainer": trainer})
 
 
 def _is_same_work(backend: Backend, name: str, request: TrainJobRequest) -> bool:
