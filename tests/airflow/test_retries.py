@@ -12,7 +12,7 @@ from fake_cluster import Cluster
 
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.testing.tasks import StandInTaskInstance
-from trainer_core import CustomTrainer, CustomTrainerContainer, MoreMemory, TrainJobRef
+from trainer_core import CustomTrainer, CustomTrainerContainer, MoreMemory, RestartPolicy, TrainJobRef
 
 _ids = itertools.count()
 _START = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
@@ -167,3 +167,35 @@ def test_a_retry_after_a_lack_of_memory_asks_for_more_up_to_the_limit(run_dag, t
     amounts = {job["metadata"]["name"][-2:]: job["spec"]["trainer"]["resourcesPerNode"]["limits"] for job in jobs}
     first = next(iter(amounts.keys() - {"-1", "-2"}))
     assert amounts == {first: {"memory": "8Gi"}, "-1": {"memory": "12Gi"}, "-2": {"memory": "16Gi"}}
+
+
+def exit_once(marker: str) -> str:
+    """Exit with a code at the first start."""
+    import sys
+    from pathlib import Path
+
+    if not Path(marker).exists():
+        Path(marker).touch()
+        sys.exit(17)
+    return "trained"
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_restart_policy_starts_the_training_again_in_the_same_try(run_dag, xcom, client, tmp_path, deferrable):
+    policy = RestartPolicy(exit_codes={17: "free"}, delay=0)
+    with a_dag() as dag:
+        operator(exit_once, {"marker": str(tmp_path / "begun")}, options=[policy], deferrable=deferrable)
+    run = run_dag(dag)
+    (ti,) = run.get_task_instances()
+    first, second = sorted(job.name for job in client.list_jobs())
+    assert (states(run), ti.try_number, second) == ({"train[-1]": "success"}, 1, f"{first}-1")
+    assert (xcom(run, "train"), xcom(run, "train", "ref")["name"]) == ("trained", second)
+    assert xcom(run, "train", "diagnosis") is None
+
+
+def test_retries_of_airflow_start_nothing_beyond_the_budget_of_a_restart_policy(run_dag, client):
+    policy = RestartPolicy(max_restarts=1, delay=0)
+    with a_dag() as dag:
+        operator(die, {}, options=[policy], retries=3, retry_delay=datetime.timedelta(0))
+    run = run_dag(dag)
+    assert (states(run), len(client.list_jobs())) == ({"train[-1]": "failed"}, 2)

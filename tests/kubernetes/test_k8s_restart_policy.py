@@ -1,0 +1,123 @@
+"""RestartPolicy on a cluster: the process that waits creates the next TrainJob, within one budget by cause."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from k8s_scene import a_client, a_request, a_stage
+
+from trainer_core.errors import WaitTimeoutError
+from trainer_core.jobs import Category, JobFailedError
+from trainer_core.k8s import labels
+from trainer_core.lifecycle.restart_policy import AttemptRestarts
+from trainer_core.request import Owner
+
+TASK = Owner(key="dag/run/task", slug="train", generation="1")
+FREE = {"free": ["Preempted"], "delay": 0}
+
+
+def ask(policy, name=None, **fields):
+    owner = TASK if name is None else None
+    return a_request(name, "torch-distributed", **{"restart_policy": policy, "owner": owner, **fields})
+
+
+def count_jobs(cluster):
+    return len(cluster.objects("TrainJob", "default"))
+
+
+def test_a_preempted_job_leads_to_a_next_attempt_with_its_history_in_an_annotation():
+    with a_stage("preempted", backoff_limit=0) as (cluster, client):
+        first = client.submit(ask({**FREE, "no_progress": 2}))
+        outcome = client.wait(first)
+        annotations = cluster.get("TrainJob", outcome.job.name)["metadata"]["annotations"]
+        shown = client.get_job_outcome(first)
+    assert (count_jobs(cluster), outcome.job.name) == (2, f"{first.name}-1")
+    assert (outcome.restarts.total, outcome.restarts.counted) == (1, 0)
+    assert "no restart follows, because 2 starts in a row made no progress" in outcome.diagnosis.reason
+    assert "a restart that is not counted follows" in shown.diagnosis.reason
+    stored = AttemptRestarts.parse_json(annotations[labels.RESTART_POLICY])
+    assert [cause.category for cause in stored.earlier.causes] == [Category.PREEMPTED.value]
+
+
+def test_a_wait_for_a_status_starts_the_training_again():
+    with a_stage("preempted", backoff_limit=0) as (cluster, client):
+        ref = client.submit(ask({"delay": 0, "max_restarts": 1}, name="nightly"))
+        client.wait(ref, restarts=False)
+        cluster.lives.set("nightly-1", "complete")
+        job = client.wait_for_job_status("nightly", polling_interval=1)
+    assert (job.name, job.status, count_jobs(cluster)) == ("nightly-1", "Complete", 2)
+
+
+def test_a_wait_for_a_status_raises_the_failure_once_the_budget_is_used_up():
+    with a_stage("preempted", backoff_limit=0) as (_, client):
+        client.submit(ask({"delay": 0, "max_restarts": 1}, name="nightly"))
+        with pytest.raises(JobFailedError, match=r"'nightly-1' is Failed: .*the budget of RestartPolicy is used up"):
+            client.wait_for_job_status("nightly", polling_interval=1)
+
+
+def test_a_restart_after_the_timeout_is_left_to_the_next_wait():
+    with a_stage("preempted", backoff_limit=0) as (cluster, client):
+        ref = client.submit(ask({"delay": "5m"}))
+        client.wait(ref, restarts=False)
+        with pytest.raises(WaitTimeoutError, match="is Failed and is started again in"):
+            client.wait(ref, timeout=0)
+        assert client.wait(ref, timeout=0, restarts=False).restarts.following.delay == 300
+        assert count_jobs(cluster) == 1
+
+
+def test_a_job_that_a_person_deletes_is_not_started_again():
+    with a_stage("preempted", backoff_limit=0) as (cluster, client):
+        ref = client.submit(ask(FREE))
+        outcome = client.wait(ref, restarts=False)
+        client.delete_job(ref)
+        assert client.start_again(outcome) is None
+        assert count_jobs(cluster) == 0
+
+
+def test_ten_waiting_processes_share_one_budget():
+    with a_stage("preempted", backoff_limit=0) as (cluster, client):
+        ref = client.submit(ask({"max_restarts": 2, "delay": 0, "no_progress": 9}))
+        clients = [a_client(cluster) for _ in range(9)]
+        with ThreadPoolExecutor(10) as pool:
+            outcomes = list(pool.map(lambda each: each.wait(ref), [client, *clients]))
+        assert count_jobs(cluster) == 3
+    assert {outcome.job.name for outcome in outcomes} == {f"{ref.name}-2"}
+    assert {(outcome.restarts.total, outcome.restarts.counted) for outcome in outcomes} == {(2, 2)}
+
+
+def test_a_job_that_is_not_waited_for_is_restarted_by_the_next_submit_of_its_owner_within_the_budget():
+    with a_stage("preempted", backoff_limit=0) as (cluster, client):
+        request = ask({"max_restarts": 1, "delay": 0})
+        refs = []
+        for _ in range(4):
+            refs.append(client.submit(request))
+            client.wait(refs[-1], restarts=False)
+        assert count_jobs(cluster) == 2
+    assert [ref.name for ref in refs] == [refs[0].name, f"{refs[0].name}-1", f"{refs[0].name}-1", f"{refs[0].name}-1"]
+
+
+WAIT = """
+import sys
+from trainer_core import KubernetesBackendConfig, TrainerClient
+print(TrainerClient(KubernetesBackendConfig(config_file=sys.argv[1], namespace="default")).wait(sys.argv[2]).job.name)
+"""
+
+
+def test_killed_waiters_exceed_no_budget(tmp_path):
+    with a_stage("preempted", backoff_limit=0) as (cluster, client):
+        ref = client.submit(ask({"max_restarts": 3, "delay": 0, "no_progress": 9}))
+        command = [sys.executable, "-c", WAIT, str(cluster.kubeconfig(tmp_path / "config")), ref.name]
+        for attempts in (2, 3):
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            while count_jobs(cluster) < attempts and process.poll() is None:
+                time.sleep(0.002)
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        outcome = client.wait(ref)
+        assert count_jobs(cluster) == 4
+    assert (outcome.restarts.total, outcome.restarts.counted) == (3, 3)
