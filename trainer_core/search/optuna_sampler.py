@@ -168,9 +168,19 @@ def _to_key(value: Any) -> str:
 def _to_distribution(distribution: Distribution) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+    class Indexes(CategoricalDistribution):
+        # Optuna compares the distributions of all trials at each suggestion, choice by choice: half of its time.
+        def __eq__(self, other: object) -> bool:
+            return self is other or super().__eq__(other)
+
+        def __deepcopy__(self, memo: object) -> Indexes:
+            return self
+
+        __hash__ = CategoricalDistribution.__hash__
+
     if isinstance(distribution, Choice):
         # Optuna takes numbers and strings only, and compares them with ==.
-        return CategoricalDistribution(range(len(distribution.values)))
+        return Indexes(range(len(distribution.values)))
     if isinstance(distribution, RandInt):
         return IntDistribution(distribution.min, distribution.max, log=distribution.log)
     return FloatDistribution(distribution.min, distribution.max, log=not isinstance(distribution, Uniform))
