@@ -119,7 +119,6 @@ class Mutant(NamedTuple):
 
 
 def list_mutants(module: str, source: bytes) -> list[Mutant]:
-    """Return every mutant of a module."""
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))

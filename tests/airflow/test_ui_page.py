@@ -19,6 +19,7 @@ from standalone import a_running_airflow, until
 
 from airflow_provider.ui import app
 from trainer_core import LocalProcessBackendConfig, TrainerClient
+from trainer_core.lifecycle.debugging import build_command
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`")
 expect = sync_api.expect
@@ -343,6 +344,7 @@ def test_a_failed_job_shows_its_diagnosis(page, airflow, tmp_path):
     page.get_by_role("link", name=ref.name).click()
     expect(page.get_by_role("heading", name="Error in your code")).to_be_visible()
     expect(page.locator("#notices")).to_contain_text("no such file: /data/digits.npz")
+    expect(page.locator("#notices code")).to_have_text(build_command(ref))
     keep(page, "job-failed")
 
 

@@ -9,7 +9,6 @@ from blocks import ROOT
 
 import trainer_core
 from trainer_core.options.base import BaseOption
-from trainer_core.testing import BackendContract
 from trainer_core.testing.case import is_applicable
 from trainer_core.testing.results_plugin import collect_tests, get_facts
 from trainer_core.testing.validation import ALL_OPTIONS
@@ -44,7 +43,7 @@ def test_the_results_have_exactly_the_known_backends(features):
 
 def test_the_results_of_a_backend_have_exactly_the_tests_that_apply_to_it(features):
     wanted = {
-        case.name: {n for n, test in collect_tests(BackendContract).items() if is_applicable(test, case)}
+        case.name: {n for n, test in collect_tests(features.Suite).items() if is_applicable(test, case)}
         for case, _ in list_run_backends(features)
     }
     assert {case.name: set(found["tests"]) for case, found in list_run_backends(features)} == wanted, AGAIN

@@ -595,6 +595,15 @@ def test_the_outcome_of_each_trial_is_stored_for_later_readers(
     assert sorted(outcome.job.name for outcome in stored) == sorted(job.ref.name for job in list_runs(client))
 
 
+def test_the_next_delete_completes_one_that_was_interrupted_before_the_records(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        run_to_end(client, driver)
+    for job in list_runs(client):
+        backend(client).delete(job.ref)
+    client.delete_optimization_job("tune")
+    assert backend(client).jobs == {}
+
+
 def test_a_trial_that_was_deleted_while_it_ran_is_not_listed_with_the_jobs_that_exist(client: TrainerClient) -> None:
     with open_search(client) as driver:
         driver.step()
