@@ -28,7 +28,9 @@ def features(monkeypatch):
 def list_run_backends(features):
     """The case and the results of each backend that was run."""
     cases = features.load_cases()
-    return [(cases[name], found) for name, found in features.read_results().items() if "not_run" not in found]
+    run = [(cases[name], found) for name, found in features.read_results().items() if "not_run" not in found]
+    assert run
+    return run
 
 
 def test_the_page_matches_the_results(features):
@@ -51,7 +53,6 @@ def test_the_results_of_a_backend_have_exactly_the_tests_that_apply_to_it(featur
 
 def test_the_facts_match_the_cases_of_the_suite(features):
     backends = list_run_backends(features)
-    assert backends
     assert {case.name: found["facts"] for case, found in backends} == {
         case.name: get_facts(case) for case, _ in backends
     }, AGAIN
