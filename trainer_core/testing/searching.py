@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,7 +106,7 @@ class Searching(Contract):
         self, case: BackendCase, client: TrainerClient, tmp_path: Path
     ) -> None:
         # The second trial waits before its first step, until it is stopped.
-        goal = {"trial_config": TrialConfig(3, 2), "objectives": [Objective("val_loss", goal=0.5)]}
+        goal: dict[str, Any] = {"trial_config": TrialConfig(3, 2), "objectives": [Objective("val_loss", goal=0.5)]}
         name = self._start_reporting(case, client, {"steps": 1, "wait_at": 1}, **goal)
         drivers = [client, case.connect(tmp_path / "state")]
         with ThreadPoolExecutor() as pool:
