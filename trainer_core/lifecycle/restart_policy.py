@@ -145,7 +145,7 @@ def decide_outcome(outcome: Outcome, attempt: AttemptRestarts, reported_step: fl
     if decision.cause and limit is not None and limit - attempt.earlier.seconds - _get_seconds(outcome) < 1:
         decision = RestartDecision(reason="no restart follows, because no time is left of active_deadline_seconds")
     if memory is not None and diagnosis.category is Category.OUT_OF_MEMORY and not diagnosis.retryable:
-        memory = replace(memory, next=None)  # It was the memory of a GPU, which the next attempt has no more of.
+        memory = replace(memory, next=None)  # It was the memory of a GPU, which MoreMemory does not raise.
     reason = "; ".join(filter(None, (diagnosis.reason, decision.reason)))
     return replace(
         outcome,
