@@ -1,4 +1,8 @@
-"""Subcommands for existing TrainJobs, such as list, compare, get, wait, logs, checkpoints, delete and reap."""
+"""Subcommands for existing TrainJobs, such as list, compare, get, wait, logs, checkpoints, delete and reap.
+
+Each is a short function: the options, one or two calls of `TrainerClient`, and the output as a table or JSON. Failures
+are raised; `cli.app` prints them in one line and chooses the exit code.
+"""
 
 from __future__ import annotations
 

@@ -12,13 +12,15 @@ import base64
 import io
 import json
 import re
+import shlex
 import tokenize
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.node import launch as launching
@@ -86,6 +88,29 @@ def render_argv(
         return ["python3", "-c", UNPACKER, launch, *chunks]
     names = [part for name in exported for part in ("-x", name)]
     return ["mpirun", "--hostfile", _HOSTFILE, *names, "python3", "-c", UNPACKER, "python", *chunks]
+
+
+def find_payload(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the packaged function of a container in a manifest; None without one."""
+    for words in _list_arguments(manifest):
+        with suppress(ValueError, KeyError, zlib.error):
+            texts = zlib.decompress(base64.b64decode("".join(words[1:]), validate=True)).decode().split(_SEPARATOR)
+            payload: dict[str, Any] = json.loads(dict(zip(texts[::2], texts[1::2], strict=True))[launching.PAYLOAD])
+            return payload
+    return None
+
+
+def _list_arguments(data: Any) -> Iterator[list[str]]:
+    """Yield the lists of strings, and what a string has that begins as the arguments of `render_argv` do."""
+    if isinstance(data, Mapping):
+        data = list(data.values())
+    elif isinstance(data, str) and data.partition(" ")[0] in get_args(Launcher):
+        yield shlex.split(data)
+    if isinstance(data, list):
+        if data and all(isinstance(each, str) for each in data) and data[0] in get_args(Launcher):
+            yield data
+        for each in data:
+            yield from _list_arguments(each)
 
 
 @cache

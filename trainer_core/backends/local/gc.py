@@ -21,7 +21,6 @@ _DAY_SECONDS = 86_400.0
 
 
 def remove_old_jobs(state: StateFolder, keep: int, keep_days: float) -> list[str]:
-    """Remove old finished jobs and abandoned folders."""
     _remove_abandoned_folders(state)
     _remove_old_queues(state, keep_days)
     now = time.time()

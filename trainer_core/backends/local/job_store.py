@@ -86,7 +86,6 @@ class StateFolder:
             return ""
 
     def job_folder(self, name: str) -> JobFolder:
-        """Return the folder of a job. The folder need not exist."""
         return JobFolder(self.jobs / name)
 
     def list_owned_names(self, owner_key: str) -> list[str]:
