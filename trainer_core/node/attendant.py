@@ -62,13 +62,19 @@ class Attendant:
     Attributes:
         pause: Seconds between two checks.
         code: Exit code of the node, once `check` has returned True: 0 if all ranks have returned and do not exit.
-        reason: Why the node is ended, once `collect` has returned.
+        reason: Why the node is ended, once `print_stacks` has returned.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, Any],
+        write: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         after = settings["after"]
         self.pause, self.code, self.reason = min(_PAUSE, after / 8), STALLED, ""
-        self._folder, self._clock, self._after = folder, clock, after
+        self._folder, self._write, self._clock, self._after = folder, write, clock, after
         self._limits = {
             beats.START: settings.get("startup"),
             beats.RUN: after,
@@ -84,11 +90,12 @@ class Attendant:
         self._has_warned = False
 
     def check(self) -> bool:
-        """Return whether the node is to be ended."""
+        """Return whether the node is to be ended. Without any sign of life a line says so, once."""
         now = self._clock()
         self._time += min(now - self._checked, 2 * self.pause)
         self._checked = now
         self._read()
+        self._warn()
         alive = list(self._ranks.values())
         if alive and all(rank.record.phase == beats.RETURNED for rank in alive):
             self.code = 0
@@ -103,16 +110,8 @@ class Attendant:
         ranks = [rank for rank in self._ranks.values() if rank.record.phase < beats.OVER]
         return bool(ranks) and all(not rank.record.phase or self._time - rank.seen >= self._after / 2 for rank in ranks)
 
-    def warn(self) -> str:
-        """Return a line for the log, once, if no rank has ever given a sign of life."""
-        is_mute = all(rank.record.phase == beats.START for rank in self._ranks.values())
-        if self._has_warned or not self._ranks or self._time < self._after or not is_mute:
-            return ""
-        self._has_warned = True
-        return "trainjob: no call of progress() yet: until the first one a hang cannot be noticed\n"
-
-    def collect(self) -> list[str]:
-        """Return the stacks of all threads of the ranks as lines for the log, and set the reason.
+    def print_stacks(self) -> None:
+        """Print the stacks of all threads of the ranks, and set the reason.
 
         Ranks that are stopped continue, for only so can they print.
         """
@@ -133,7 +132,7 @@ class Attendant:
                 was = "was stopped by a signal and " * _is_stopped(rank)
                 self.reason = f"{self._explain(rank)}; rank {rank.number} {was}{where}"
         lines = [f"{PREFIX}{line}\n" for line in [*main, *others][:_MAX_LINES]]
-        return [f"trainjob: {self.reason}\n", *lines]
+        self._write("".join([f"trainjob: {self.reason}\n", *lines]))
 
     def report(self, path: Path) -> None:
         """Record why the node is ended, unless it is complete or a rank has failed before."""
@@ -147,6 +146,12 @@ class Attendant:
         for rank in self._ranks.values():
             with contextlib.suppress(OSError):
                 os.kill(rank.record.pid, signal.SIGKILL)
+
+    def _warn(self) -> None:
+        is_mute = all(rank.record.phase == beats.START for rank in self._ranks.values())
+        if self._ranks and is_mute and self._time >= self._after and not self._has_warned:
+            self._has_warned = True
+            self._write("trainjob: no call of progress() yet: until the first one a hang cannot be noticed\n")
 
     def _list_silent_first(self) -> list[_Rank]:
         return sorted(self._ranks.values(), key=lambda rank: (rank.record.phase >= beats.OVER, rank.record.time))

@@ -68,15 +68,15 @@ def main(launch: str, folder: str) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     resource_monitor.start_process()
-    is_torchrun, settings = command[1] == "-m", env.setting(env.STALLED)
+    is_torchrun, stalled = command[1] == "-m", env.setting(env.STALLED)
     if is_torchrun and has_checkpoints:
         checkpoints.announce_launch()
     attendant = None
-    if settings:
+    if stalled:
         from .attendant import Attendant  # Only with the option `Stalled`.
 
         os.environ[env.BEATS] = tempfile.mkdtemp(prefix="beats-", dir=folder)
-        attendant = Attendant(Path(os.environ[env.BEATS]), json.loads(settings))
+        attendant = Attendant(Path(os.environ[env.BEATS]), json.loads(stalled), _write)
     if is_torchrun or attendant is not None:
         sys.exit(_watch(subprocess.Popen(command), is_torchrun, attendant))
     # Until bootstrap has a handler: the kernel drops a signal to PID 1 without one.
@@ -92,7 +92,7 @@ def _watch(child: subprocess.Popen[bytes], is_torchrun: bool, attendant: Attenda
 
     def stop(number: int, frame: Any) -> None:
         if attendant is not None and attendant.is_silent():
-            _print_stacks(attendant)
+            attendant.print_stacks()
         if not is_torchrun or _has_processes(child.pid):
             child.send_signal(number)
         else:
@@ -106,20 +106,17 @@ def _watch(child: subprocess.Popen[bytes], is_torchrun: bool, attendant: Attenda
         try:
             code = child.wait(_PATIENCE if attendant is None else attendant.pause)
         except subprocess.TimeoutExpired:
-            if attendant is not None:
-                if attendant.check():
-                    return _end(child, attendant)
-                sys.stderr.write(attendant.warn())
-            if is_torchrun and time.monotonic() >= due:
-                due += _PATIENCE
-                if not _has_processes(child.pid):
-                    print(WAITING, flush=True)
+            if attendant is not None and attendant.check():
+                return _end(child, attendant)
+            if is_torchrun and time.monotonic() >= due and not _has_processes(child.pid):
+                due = time.monotonic() + _PATIENCE
+                print(WAITING, flush=True)
         else:
             return 128 - code if code < 0 else code
 
 
 def _end(child: subprocess.Popen[bytes], attendant: Attendant) -> int:
-    _print_stacks(attendant)
+    attendant.print_stacks()
     attendant.report(Path(env.setting(env.TERMINATION_LOG)))
     child.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -130,9 +127,9 @@ def _end(child: subprocess.Popen[bytes], attendant: Attendant) -> int:
     return attendant.code
 
 
-def _print_stacks(attendant: Attendant) -> None:
-    # Standard error: its lines and those of a half line of standard output are kept apart.
-    sys.stderr.write("".join(attendant.collect()))
+def _write(text: str) -> None:
+    # Standard error: engines keep its lines apart from an unfinished line of standard output.
+    sys.stderr.write(text)
     sys.stderr.flush()
 
 

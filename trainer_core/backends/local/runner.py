@@ -22,6 +22,7 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -325,7 +326,7 @@ class LocalJobRunner:
             code = await self._wait_for_end(name, process, attendant)
         except asyncio.CancelledError:
             if attendant is not None and attendant.is_silent():
-                await self._print_stacks(name, attendant)
+                await asyncio.to_thread(attendant.print_stacks)
             await _terminate(process, self._grace)
             self._record_step_end(state, process.returncode)
             raise
@@ -345,7 +346,8 @@ class LocalJobRunner:
         if settings is None:
             return None, {}
         folder = Path(tempfile.mkdtemp(prefix=f"beats-{step['name']}-", dir=self._folder.path))
-        return Attendant(folder, json.loads(settings)), {env.BEATS: str(folder)}
+        write = partial(self._append_to_log, step["name"])
+        return Attendant(folder, json.loads(settings), write), {env.BEATS: str(folder)}
 
     async def _wait_for_end(self, name: str, process: asyncio.subprocess.Process, attendant: Attendant | None) -> int:
         """Wait for the end of a node, and end it if it stalls; return its exit code."""
@@ -353,23 +355,17 @@ class LocalJobRunner:
             with suppress(asyncio.TimeoutError):
                 return await asyncio.wait_for(process.wait(), attendant.pause)
             if attendant.check():
-                await self._print_stacks(name, attendant)
+                await asyncio.to_thread(attendant.print_stacks)
                 attendant.report(self._folder.termination_path(name))
                 await _terminate(process, self._plan.get("grace_seconds") or _TERMINATION_GRACE_SECONDS)
                 return attendant.code
-            self._append_to_log(name, attendant.warn())
         return await process.wait()
-
-    async def _print_stacks(self, name: str, attendant: Attendant) -> None:
-        lines = await asyncio.to_thread(attendant.collect)
-        self._append_to_log(name, "".join(lines))
 
     def _append_to_log(self, name: str, text: str) -> None:
         """Write lines to the log of a step, on lines of their own."""
         path = self._folder.log_path(name)
-        if text:
-            with suppress(OSError), _open_log(path) as log:
-                log.write(("" if _ends_line(path) else "\n").encode() + text.encode())
+        with suppress(OSError), _open_log(path) as log:
+            log.write(f"{'' if _ends_line(path) else chr(10)}{text}".encode())
 
     async def _record_log_times(self, step: str) -> None:
         """Record when the log of a step grows, until it is cancelled."""
