@@ -316,7 +316,7 @@ class Scenario:
         wait_until(lambda: not self._list_alive(), f"the TrainJob of {self._dag} ends", 60)
         for folder in self._folders.values():
             for name in folder.list_job_names():
-                folder.remove_job(folder.job_folder(name))
+                folder.remove_folder(folder.job_folder(name).path)
 
     def add_tries(self, table: Table) -> None:
         for each in self._list_tries():

@@ -124,6 +124,8 @@ def compare(
     """Print in what TrainJobs differ: function, code, files, arguments, packages, metrics, duration and more."""
     client = _get_client(context)
     names = [*(names or ()), *_list_trials(client, search)]
+    if len(names) < 2 and search is not None:
+        raise InvalidRequestError(f"search {search!r} has {len(names)} trials here; two or more can be compared")
     if len(names) < 2:
         given = repr(names[0]) if names else "none"
         raise InvalidRequestError(f"one TrainJob cannot be compared; name another one beside {given}, or a search")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sys
 import time
@@ -170,6 +171,7 @@ class LocalProcessBackend(Backend):
         try:
             with self._state.stage_job() as staged:
                 _write_job(staged, request, plan, record)
+                _link_kit(staged, self._state.kits)
                 self._start_supervisor(staged, record, secrets)
         except OSError as error:
             # Read after the staged folder was removed: a supervisor that is still starting can no longer claim it.
@@ -292,7 +294,7 @@ class LocalProcessBackend(Backend):
                 time.sleep(_POLL_SECONDS)
             self._kill(ref)
             with self._lock_job(ref) as folder:
-                _get_state_folder(ref).remove_job(folder)
+                _get_state_folder(ref).remove_folder(folder.path)
 
     def get_job(self, name: str) -> TrainJob:
         ref = self.get_ref(name)
@@ -406,9 +408,17 @@ def _write_job(staged: JobFolder, request: TrainJobRequest, plan: dict[str, Any]
     write_json(staged.plan, {**plan, "record": record.to_dict()})
     write_json(staged.status, record.to_dict())
     staged.allocate_reserve()
-    serializer.ship(staged.code)
     if request.trainer is not None and request.trainer.code is not None:
         write_json(staged.payload, request.trainer.code.model_dump(mode="json"))
+
+
+def _link_kit(staged: JobFolder, kits: Path) -> None:
+    """Give a job the programs of its nodes, which are written only where they are missing or damaged."""
+    kit = kits / serializer.compute_kit_digest()
+    # First the link, then the time of the last use: the garbage collection reads them in the other order.
+    staged.code.symlink_to(Path("../..", kits.name, kit.name))
+    serializer.ship(kit)
+    os.utime(kit)
 
 
 def _check_torchrun(plan: dict[str, Any]) -> None:
