@@ -9,7 +9,7 @@
           │    ├── TrainJobUnschedulableError  no node has the requested resources, or the quota is exhausted
           │    ├── TrainJobPreemptedError      the job was preempted
           │    ├── TrainJobNodeLostError       a node failed
-          │    ├── TrainJobStalledError        the training made no progress any more
+          │    ├── TrainJobStalledError        the training made no progress for too long
           │    ├── TrainJobDeadlineError       the job exceeded its own deadline
           │    ├── TrainJobInitializerError    the dataset or the model could not be downloaded
           │    ├── TrainJobRefusedError        the cluster rejected an object of the job
@@ -115,7 +115,7 @@ class TrainJobNodeLostError(TrainJobFailedError):
 
 
 class TrainJobStalledError(TrainJobFailedError):
-    """The training made no progress any more; see the option `Stalled`."""
+    """The training made no progress for too long; see the option `Stalled`."""
 
 
 class TrainJobDeadlineError(TrainJobFailedError):

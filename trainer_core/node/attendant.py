@@ -105,7 +105,7 @@ class Attendant:
         return bool(judged) and all(self._is_over(rank) for rank in judged)
 
     def is_silent(self) -> bool:
-        """Return whether the stacks are worth printing when the node is told to stop: no beat lately, or none ever."""
+        """Return whether the stacks are worth printing when the node gets SIGTERM: no beat lately, or none ever."""
         self._read()
         ranks = [rank for rank in self._ranks.values() if rank.record.phase < beats.OVER]
         return bool(ranks) and all(not rank.record.phase or self._time - rank.seen >= self._after / 2 for rank in ranks)
@@ -157,7 +157,7 @@ class Attendant:
         return sorted(self._ranks.values(), key=lambda rank: (rank.record.phase >= beats.OVER, rank.record.time))
 
     def _wait_for_stacks(self, asked: Sequence[tuple[_Rank, int]]) -> None:
-        """Wait until each rank has printed, and prints no more."""
+        """Wait until each rank has printed all."""
         end, before = time.monotonic() + _STACK_SECONDS, [-1]
         while asked and time.monotonic() < end:
             sizes = [self._get_size(rank) for rank, _ in asked]

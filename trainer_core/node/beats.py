@@ -26,7 +26,7 @@ DUMP_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 2
 STACKS = ".stacks"
 
 _phase, _step = START, -1.0
-#: Shared memory, and not a descriptor, which the training could close and use for a file of its own.
+#: Shared memory, and not a descriptor, which the training could close and use for another file.
 _memory: Any = None
 _stacks: Any = None
 

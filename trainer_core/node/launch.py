@@ -84,7 +84,7 @@ def main(launch: str, folder: str) -> None:
     os.execv(command[0], command)  # noqa: S606 -- an argument vector, no shell
 
 
-def _watch(child: subprocess.Popen[bytes], is_torchrun: bool, attendant: Attendant | None) -> int:
+def _watch(child: subprocess.Popen[bytes], is_torchrun: bool = True, attendant: Attendant | None = None) -> int:
     """Return the exit code as a container has it, or that of the attendant of a node that has stalled.
 
     SIGTERM ends torchrun at once while it has no processes.

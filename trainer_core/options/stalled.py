@@ -1,4 +1,4 @@
-"""Stalled: the option that ends a training that makes no progress any more."""
+"""Stalled: the option that ends a training that makes no progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stalls: a training that makes no progress any more is ended, and the next attempt continues."""
+"""Stalls: a training that makes no progress is ended, and the next attempt continues."""
 
 # ruff: noqa: S101 -- tests use assert, and their names describe them
 
