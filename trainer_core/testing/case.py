@@ -101,6 +101,11 @@ class BackendCase:
     get_api: Callable[[TrainerClient], ApiClient] | None = None
 
 
+def count_nodes(case: BackendCase) -> int:
+    """Return two if nodes can share the place of their checkpoints, else one."""
+    return 1 + (case.runs_multiple_nodes and case.shares_checkpoints)
+
+
 def applies_to(**facts: bool | str | None) -> Callable[[_F], _F]:
     """Mark a test that applies only to backends with these facts.
 
