@@ -123,7 +123,7 @@ def ship(folder: Path) -> Path:
 def _is_equal(path: str, data: bytes) -> bool:
     """Compare a file with its content. Without `Path`: a submit calls it for 33 files."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
             return file.read() == data
     except FileNotFoundError:
         return False
