@@ -36,7 +36,7 @@ from trainer_core.backends.local.artifacts import (
 from trainer_core.backends.local.job_queue import JobQueue, Ticket
 from trainer_core.backends.local.job_record import JobRecord, StepRecord, make_ref, parse_cancellation, utc_timestamp
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json, write_json
-from trainer_core.backends.local.logs import record_growth
+from trainer_core.backends.local.log_times import record_growth
 from trainer_core.fetch.settings import ENV_PREFIX
 from trainer_core.jobs import (
     COMPLETE,
