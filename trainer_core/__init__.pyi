@@ -103,6 +103,7 @@ from .options import (
     ReplicatedJobPatch as ReplicatedJobPatch,
     RestartPolicy as RestartPolicy,
     RuntimePatch as RuntimePatch,
+    Stalled as Stalled,
     StartWithin as StartWithin,
     Suspend as Suspend,
     Tracking as Tracking,

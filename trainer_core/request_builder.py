@@ -331,6 +331,7 @@ def _read_job_spec(job_spec: dict[str, Any]) -> dict[str, Any]:
         "checkpoints": spec.pop("checkpoints", None),
         "more_memory": spec.pop("moreMemory", None),
         "restart_policy": spec.pop("restartPolicy", None),
+        "stalled": spec.pop("stalled", None),
         "distributed": spec.pop("distributed", None),
         "pytorch_job": spec.pop("pytorchJob", None),
         "runai": spec.pop("runai", None),

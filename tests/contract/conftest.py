@@ -75,6 +75,7 @@ CASES = (
         reports_resource_use=False,
         limits_memory=False,
         restarts_trainings=False,
+        notices_stalls=False,
     ),
     BackendCase("container", container_engine.client),
     BackendCase(

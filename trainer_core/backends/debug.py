@@ -120,6 +120,7 @@ class DebugBackend(Backend):
             "suspend": request.suspend,
             "more_memory": request.more_memory,
             "restart_policy": request.restart_policy,
+            "stalled": request.stalled,
         }
         unsupported = [name for name, value in options.items() if value]
         if unsupported:

@@ -34,6 +34,7 @@ from trainer_core.testing.restarting import Restarting
 from trainer_core.testing.results import Results
 from trainer_core.testing.searching import Searching
 from trainer_core.testing.searching_stops import EarlyStops
+from trainer_core.testing.stalls import Stalls
 from trainer_core.testing.validation import Validation
 from trainer_core.testing.waiting import Waiting
 
@@ -54,6 +55,7 @@ class BackendContract(
     Checkpointing,
     MemoryOfAttempts,
     Restarting,
+    Stalls,
     Debugging,
     EarlyStops,
     Validation,

@@ -71,7 +71,8 @@ class ContainerBackend(Backend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "Tracking", "ActiveDeadlineSeconds", "Suspend", "DeleteAfter"),
-            *("TrainerCommand", "TrainerArgs", "RuntimePatch", "Checkpoints", "MoreMemory", "RestartPolicy"),
+            *("TrainerCommand", "TrainerArgs", "RuntimePatch", "Checkpoints", "MoreMemory"),
+            *("RestartPolicy", "Stalled"),
         }
     )
 

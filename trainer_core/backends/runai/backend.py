@@ -40,7 +40,7 @@ class RunaiBackend(BaseKubernetesBackend):
         {
             *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs"),
             *("StartWithin", "Suspend", "DeleteAfter", "RunaiSpec", "RunaiMasterSpec", "Checkpoints", "MoreMemory"),
-            "RestartPolicy",
+            *("RestartPolicy", "Stalled"),
         }
     )
 

@@ -61,7 +61,8 @@ class KubernetesBackend(BaseKubernetesBackend):
         {
             *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
             *("ActiveDeadlineSeconds", "StartWithin", "Suspend", "ManagedBy", "DeleteAfter", "Workspace", "MoreMemory"),
-            *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "Checkpoints", "RestartPolicy"),
+            *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "Checkpoints"),
+            *("RestartPolicy", "Stalled"),
         }
     )
 
