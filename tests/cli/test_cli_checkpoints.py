@@ -13,6 +13,7 @@ from trainer_core import (
     CustomTrainer,
     LocalProcessBackendConfig,
     Name,
+    RestartPolicy,
     TrainerClient,
     TrainJobRequest,
 )
@@ -185,3 +186,24 @@ def test_reap_deletes_checkpoints_whose_time_is_over(trainjob, submit, tmp_path)
     assert sorted(path.parent.parent.name.partition("-")[0] for path in place.glob("*/*/step-*")) == ["kept", "young"]
     refused = trainjob("reap", "--checkpoints", "pvc://claim")
     assert "can only be read by nodes" in refused.stderr
+
+
+def exit_once(marker: str) -> str:
+    import pathlib
+    import sys
+
+    if not pathlib.Path(marker).exists():
+        pathlib.Path(marker).touch()
+        sys.exit(17)
+    return "trained"
+
+
+def test_a_command_that_waits_starts_a_training_again_and_get_shows_its_restarts(trainjob, tmp_path, caplog):
+    client = TrainerClient(LocalProcessBackendConfig(home=tmp_path / "home"))
+    trainer = CustomTrainer(func=exit_once, func_args={"marker": str(tmp_path / "begun")})
+    policy = RestartPolicy(exit_codes={17: "free"}, delay=0)
+    client.train(runtime="python", trainer=trainer, options=[Name("job"), policy])
+    waited = trainjob("wait", "job")
+    assert (waited.returncode, waited.stdout) == (0, "job-1 Complete trained\n"), waited.stderr
+    assert "a restart that is not counted follows" in caplog.text
+    assert "restarts: 0 of 3 (UserCode; 1 was free)\n" in trainjob("get", "job-1").stdout

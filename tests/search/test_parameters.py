@@ -20,6 +20,7 @@ from trainer_core.backends import backend_class
 from trainer_core.errors import InvalidRequestError
 from trainer_core.request import MoreMemory, Owner, SearchEntry, TrainJobRequest
 from trainer_core.request_builder import build_request
+from trainer_core.restart_rules import RestartRules
 from trainer_core.search import template as templates
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.parameters import apply_parameters, check_trial
@@ -115,3 +116,8 @@ def test_a_trial_that_cannot_pause_at_a_rung_is_refused(template: TrainJobReques
     definition = SearchDefinition.parse({"lr": [1]}, stop=Asha(1, 9, promote=True))
     with pytest.raises(InvalidRequestError, match=message):
         check_trial(template, definition)
+
+
+def test_a_restart_policy_for_a_trial_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match=r"^RestartPolicy: a search decides which trials are tried again"):
+        check_trial(FUNCTION.model_copy(update={"restart_policy": RestartRules()}), DEFINITION)

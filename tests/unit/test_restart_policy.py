@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from trainer_core.client.waiting import compute_restart_delay
+from trainer_core.client.waiting import check_restarts, compute_restart_delay
 from trainer_core.errors import InvalidRequestError
 from trainer_core.jobs import AttemptMemory, Category, Diagnosis, Outcome, RestartCause, Restarts
 from trainer_core.lifecycle.restart_policy import (
@@ -265,3 +265,11 @@ def test_settings_can_be_templates_that_are_rendered_to_text():
     rendered = {**spec["spec"]["restartPolicy"], "max_restarts": "5", "exit_codes": {"17": "free"}}
     request = TrainJobRequest.parse({"name": "job", "restart_policy": rendered})
     assert (request.restart_policy.max_restarts, request.restart_policy.exit_codes) == (5, {17: "free"})
+
+
+def test_tokens_given_as_text_are_refused_because_the_next_attempt_would_lack_them():
+    literal = {"literal_secrets": {"model.ACCESS_TOKEN": "hf_1"}}
+    check_restarts(TrainJobRequest.parse({"name": "job", **literal}))
+    with pytest.raises(InvalidRequestError, match=r"^RestartPolicy: tokens given as text are not stored") as refused:
+        check_restarts(TrainJobRequest.parse({"name": "job", "restart_policy": {}, **literal}))
+    assert "hf_1" not in str(refused.value)
