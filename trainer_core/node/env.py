@@ -24,6 +24,8 @@ HYPERPARAMETERS = "TRAINJOB_HYPERPARAMETERS"
 RESOURCE_INTERVAL = "TRAINJOB_RESOURCE_INTERVAL"
 #: 0 for no server of Trainer's status protocol beside the training function. Optional.
 STATUS_SERVER = "TRAINJOB_STATUS_SERVER"
+#: Key of the partition of data that the job trains for. Optional.
+PARTITION = "TRAINJOB_PARTITION"
 #: Number of nodes, for launchers that do not pass it to their processes.
 NODES = "TRAINJOB_NODES"
 #: The last launch of a node that this process has seen when it began; see `checkpoint_ranks.read_launch`.

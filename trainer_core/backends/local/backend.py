@@ -72,7 +72,7 @@ class LocalProcessBackend(Backend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "StartWithin", "Suspend", "Checkpoints"),
-            "Tracking",
+            *("Partition", "Tracking"),
         }
     )
 
