@@ -310,7 +310,6 @@ def _build_context(dag: Any, task: TrainJobOperator) -> dict[str, Any]:
 
 
 def _get_default_params(task: TrainJobOperator) -> dict[str, Any]:
-    """Return the DAG parameters that have a default."""
     params = {}
     for name in task.params:
         try:

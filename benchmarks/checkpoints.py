@@ -224,7 +224,6 @@ def _run_steps(store: CheckpointStore | None, background: bool = False) -> None:
 
 @contextlib.contextmanager
 def _serve(folder: Path) -> Iterator[str]:
-    """Serve a folder as a bucket by another process."""
     command = [sys.executable, "-u", "-m", "s3_storage.static", str(folder)]
     environ = {**os.environ, "PYTHONPATH": str(_FAKES)}
     server = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)

@@ -37,7 +37,6 @@ def best(statement: str, before: str = "") -> float | None:
 
 
 def main() -> None:
-    """Measure and print."""
     sdk = "from airflow.sdk import BaseOperator, BaseSensorOperator, BaseHook, dag, task"
     pod = "from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator"
     rows = {

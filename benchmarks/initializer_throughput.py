@@ -108,7 +108,6 @@ def compare(what: str, prefix: str, endpoint: str, folder: Path, rounds: int) ->
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Serve a folder, and give the URL."""
     command = [sys.executable, "-u", "-m", "s3_storage.static", str(folder)]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "fakes"), "PORT": "0"}
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as server:
@@ -119,7 +118,6 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=2000, help="how many files of 16 KB; 0 for none")
     parser.add_argument("--large", type=int, default=512, help="MB of the large file; 0 for none")

@@ -104,7 +104,6 @@ def _pass_on(plain: socket.socket, context: ssl.SSLContext, address: tuple[str, 
 
 
 def executor_input(folder: Path, ref: dict[str, Any]) -> str:
-    """Return what KFP gives to `wait`."""
     outputs = ("model", "metrics", "report", "classification")
     artifacts = {name: {"artifacts": [{"name": name, "uri": str(folder / name)}]} for name in outputs}
     names = ("status", "result", "metric", "last_job")

@@ -40,14 +40,12 @@ def nothing() -> None:
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """Measure one call."""
     start = time.perf_counter()
     action()
     return time.perf_counter() - start
 
 
 def ours(client: TrainerClient, runtime: str, trainer: CustomTrainer) -> None:
-    """Run a job to its end."""
     outcome = client.wait(client.train(runtime=runtime, trainer=trainer))
     if not outcome.succeeded:
         raise SystemExit(str(outcome.diagnosis))
@@ -63,7 +61,6 @@ def compare(mine: Callable[[], object], plain: list[str]) -> tuple[float, float]
 
 
 def main() -> None:
-    """Measure and print."""
     with tempfile.TemporaryDirectory() as folder:
         client = TrainerClient(LocalProcessBackendConfig(home=Path(folder, "home")))
         script = Path(folder, "script.py")

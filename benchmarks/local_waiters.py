@@ -38,7 +38,6 @@ RATE = 5
 
 
 def wait_for_file(path: str) -> None:
-    """Return when the file exists."""
     import time
     from pathlib import Path
 
@@ -79,12 +78,10 @@ def measure_process(delays: list[float], waiters: int) -> None:
 
 
 def wait_in_thread(client: TrainerClient, ref: dict[str, Any], delays: list[float]) -> None:
-    """Wait as a program does."""
     delays.append(get_delay(client.wait(TrainJobRef.from_dict(ref)).to_dict()))
 
 
 async def wait_in_loop(make: Any, targets: list[dict[str, Any]], delays: list[float]) -> None:
-    """Wait in one event loop, as a triggerer does."""
 
     async def one(ref: dict[str, Any]) -> None:
         delays.append(get_delay(await make(ref)))
@@ -169,19 +166,16 @@ def measure(way: str, jobs: int, waiters: int, seconds: float) -> tuple[float, l
 
 
 def end_jobs(files: list[Path]) -> None:
-    """End the jobs one after the other."""
     for file in files:
         file.touch()
         time.sleep(1 / RATE)
 
 
 def receive_delays(child: Child) -> list[float]:
-    """Return the delays of all waiters, in order."""
     return sorted(child.receive()["delays"])
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=50, help="number of local jobs")
     parser.add_argument("--waiters", type=int, default=500, help="number of waiters for all jobs together")

@@ -33,7 +33,6 @@ def write_project(root: Path) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
     seconds = []
     with tempfile.TemporaryDirectory() as folder:
         write_project(Path(folder))

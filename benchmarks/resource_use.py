@@ -30,7 +30,6 @@ LIMIT, REPORT_LIMIT = 0.005, 0.005
 
 
 def train(steps: int) -> None:
-    """Multiply matrices."""
     import torch
     import torch.distributed as dist
 

@@ -38,7 +38,6 @@ SPACE = {"lr": Search.loguniform(1e-4, 1e-1), "drop": Search.uniform(0, 1), "bat
 
 
 def train(lr: float, drop: float, batch: int, layers: int) -> dict[str, float]:
-    """Return a loss."""
     return {"loss": (lr - 0.01) ** 2 + drop * layers / batch}
 
 
@@ -49,7 +48,6 @@ class Total:
         self.processor = self.wall = 0.0
 
     def measure(self, action: Callable[[], object]) -> None:
-        """Add those of an action."""
         wall, processor = time.perf_counter(), time.process_time()
         action()
         self.wall += time.perf_counter() - wall
@@ -57,7 +55,6 @@ class Total:
 
 
 def check(what: str, value: float, limit: float, unit: str) -> None:
-    """Print a value with its limit."""
     print(f"{what}: {value:.3g}{unit}, limit {limit:g}{unit}: {'met' if value <= limit else 'MISSED'}")
 
 
@@ -107,7 +104,6 @@ def measure_suggestions() -> None:
 
 
 def main() -> None:
-    """Measure and print."""
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
         measure_trials(Path(folder, "home"))

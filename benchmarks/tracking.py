@@ -61,7 +61,6 @@ POINTS, KILL_SECONDS = 20_000, 10
 
 
 def train() -> dict[str, float]:
-    """Do nothing."""
     return {"accuracy": 0.5}
 
 
@@ -119,7 +118,6 @@ def measure_submits(plain: TrainerClient, tracked: TrainerClient, number: int) -
 
 
 def print_curve() -> dict[str, float]:
-    """Print a long curve, and further lines."""
     for step in range(1, 20_001):
         print(f'[trainjob:progress] {{"step": {step}, "metrics": {{"loss": 0.5}}, "t": {1_700_000_000_000 + step}}}')
         print("epoch\n" * (step % 3), end="")
@@ -146,7 +144,6 @@ def measure_long_log(config: LocalProcessBackendConfig, uri: str) -> float:
 
 
 def client_wait(config: LocalProcessBackendConfig, uri: str, ref: TrainJobRef) -> None:
-    """Wait for a job in another process."""
     mlflow_api._REPORT_TIMEOUT = 60.0
     TrainerClient(config, MlflowServer(uri)).wait(ref)
 
@@ -178,7 +175,6 @@ def measure_creations(server: MlflowServer, number: int) -> float:
 
 
 def measure(calls: list[Callable[[], object]]) -> float:
-    """Return the median time of the calls, in seconds."""
     times = []
     for call in calls:
         begin = time.perf_counter()
@@ -214,7 +210,6 @@ class ReportingBackend(DebugBackend):
         max_lines: int = 1000,
         step: str | None = None,
     ) -> LogChunk:
-        """See `Backend.tail`."""
         due, sent = int((time.time() - self._began) * LINES), cursor.get("lines", 0)
         lines = [("node-0", build_line(int(self._began * 1000), each)) for each in range(sent, due)]
         return LogChunk(lines, {"lines": due}, True)

@@ -87,7 +87,6 @@ class Comms:
     sent = 0
 
     def send(self, message: Any) -> Any:
-        """Count a message; answer that there is no XCom."""
         from airflow.sdk.execution_time.comms import XComResult
 
         Comms.sent += 1
@@ -206,7 +205,6 @@ def end(cluster: Child, names: list[str]) -> dict[str, float]:
 
 
 def print_row(way: str, row: dict[str, float]) -> None:
-    """Print a line of the table."""
     print(
         f"{way:<8} {row['jobs']:>6.0f} {row['requests']:>13.0f} {row['held'] / 1000:>11.1f} {row['cpu']:>6.1%} "
         f"{row['p50'] * 1000:>7.0f} {row['p99'] * 1000:>7.0f}",
@@ -234,7 +232,6 @@ def compare(count: int, seconds: float) -> int:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=10_000, help="number of deferred tasks")
     parser.add_argument("--seconds", type=float, default=20.0, help="duration of each measurement")

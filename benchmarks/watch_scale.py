@@ -216,7 +216,6 @@ def poll_all(url: str, uids: dict[str, str]) -> None:
 
 
 def connected(url: str) -> Any:
-    """Connect to the double."""
     from kubernetes.client import Configuration
 
     from trainer_core.config import KubernetesBackendConfig
@@ -227,14 +226,12 @@ def connected(url: str) -> Any:
 
 
 def get_resident_bytes() -> int:
-    """Return the resident memory of this process in bytes."""
     gc.collect()
     bytes_: int = psutil.Process().memory_info().rss
     return bytes_
 
 
 def get_cpu_seconds() -> float:
-    """Return the CPU time of this process in seconds."""
     times = psutil.Process().cpu_times()
     return float(times.user + times.system)
 
@@ -261,7 +258,6 @@ class Child:
         )
 
     def receive(self) -> dict[str, Any]:
-        """Return the next message."""
         line = self._process.stdout.readline() if self._process.stdout else ""
         if not line:
             raise SystemExit("a child process of the benchmark has ended early; see its error above")
@@ -269,18 +265,15 @@ class Child:
         return heard
 
     def send(self, order: Any) -> None:
-        """Send a message."""
         if self._process.stdin:
             self._process.stdin.write(json.dumps(order) + "\n")
             self._process.stdin.flush()
 
     def request(self, order: Any) -> dict[str, Any]:
-        """Send a message and return the answer."""
         self.send(order)
         return self.receive()
 
     def stop(self) -> None:
-        """End the process."""
         if self._process.stdin:
             self._process.stdin.close()
         self._process.wait()
@@ -329,7 +322,6 @@ def measure(way: str, count: int, seconds: float) -> dict[str, float]:
 
 
 def print_row(way: str, row: dict[str, float]) -> None:
-    """Print a line of the table."""
     print(
         f"{way:<8} {row['jobs']:>6.0f} {row['requests']:>13.1f} {row['held'] / 1000:>7.1f} {row['grown'] / 1e6:>9.1f} "
         f"{row['cpu']:>6.1%} {row['p50'] * 1000:>7.0f} {row['p99'] * 1000:>7.0f}"
@@ -337,7 +329,6 @@ def print_row(way: str, row: dict[str, float]) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, action="append", help="number of jobs to wait for; may be repeated")
     parser.add_argument("--seconds", type=float, default=20.0, help="duration of each measurement")

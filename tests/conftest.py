@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 # A shell that starts the suite in the background hands down an ignored SIGINT, and so would we to every process of a
 # test: Ctrl-C would do nothing there.
@@ -60,6 +61,18 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: order[item.path])
     # All that is imported by now stays to the end: no collection of garbage needs to look at it again.
     gc.freeze()
+
+
+class _SharingPackages(LoadFileScheduling):
+    """Distributes files, and packages of tests as one file: their tests share what is expensive to start."""
+
+    def _split_scope(self, nodeid):
+        path = Path(super()._split_scope(nodeid))
+        return str(path.parent if (self.config.rootpath / path).with_name("__init__.py").exists() else path)
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return _SharingPackages(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -57,7 +57,6 @@ def rehearse(airflow: AirflowHere, jobs: TrainerClient) -> list[str]:
 
 
 def ingest(api: Api) -> Run:
-    """Update the dataset."""
     api.unpause("ingest_digits")
     run = api.start("ingest_digits")
     say("started ingest_digits manually")

@@ -123,7 +123,6 @@ class AirflowHere:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop all processes."""
         try:
             self._stop([name for name in COMPONENTS if name != "api-server"])
             self._stop(["api-server"])
@@ -138,25 +137,20 @@ class AirflowHere:
 
     @property
     def port(self) -> int:
-        """Port of the API server."""
         return self._ports[0]
 
     @property
     def url(self) -> str:
-        """URL of the API server."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def password(self) -> str:
-        """Password of the only user, `admin`."""
         return str(json.loads(self._passwords.read_text(encoding="utf-8"))["admin"])
 
     def get_log_file(self, component: str) -> Path:
-        """Return the log file of a process."""
         return self.folder / f"{component}.log"
 
     def list_exited(self) -> list[str]:
-        """Return the names of processes that have exited unexpectedly."""
         return [name for name, leader in self._leaders.items() if leader.poll() is not None]
 
     def restart(self, component: str) -> None:
@@ -168,7 +162,6 @@ class AirflowHere:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of its processes."""
         return self._environment(self._database)
 
     @property
@@ -333,7 +326,6 @@ def say(line: str) -> None:
 
 
 def _find_free_port(preferred: int) -> int:
-    """Return the preferred port, or another one if it is in use."""
     for port in (preferred, *random.sample(UNUSED_PORTS, 100)):
         with socket.socket() as probe, suppress(OSError):
             # As servers do: a port with connections in TIME_WAIT can be used.

@@ -79,12 +79,10 @@ class Host:
         wait_until((self._disk / "booted").exists, f"{name} boots")
 
     def enter(self, *command: str) -> list[str]:
-        """Return the command line that runs a command on this host."""
         return ["nsenter", f"--target={self._init.pid}", "--mount", "--uts", "--ipc", "--pid", "--", *command]
 
     @property
     def state(self) -> StateFolder:
-        """State folder on the disk of this host."""
         return StateFolder(self._disk / "trainjobs")
 
     def kill_worker(self) -> None:
@@ -96,7 +94,6 @@ class Host:
                     process.kill()
 
     def kill(self) -> None:
-        """Kill all processes of this host."""
         self._init.kill()
         wait_until(lambda: not list(self._list_processes()), f"the processes of {self.name} end")
 
@@ -135,7 +132,6 @@ class AirflowOnHosts(AirflowHere):
 
     @property
     def broker(self) -> celery.Celery:
-        """Client of the message broker."""
         return celery.Celery(broker=self.environment["AIRFLOW__CELERY__BROKER_URL"])
 
     def serve_any(self, name: str) -> None:
@@ -147,7 +143,6 @@ class AirflowOnHosts(AirflowHere):
                 raise AirflowHereError(f"the worker on {worker} does not answer")
 
     def start_worker(self, name: str) -> None:
-        """Start the worker of a host, and wait until it answers."""
         command = ["celery", "worker", "--queues", f"any,{name}", "--celery-hostname", f"celery@{name}"]
         options = ["--concurrency", "2", "--skip-serve-logs", "--without-gossip", "--without-mingle"]
         self._start_on(name, f"worker-{name}", *command, *options)
@@ -169,7 +164,6 @@ class AirflowOnHosts(AirflowHere):
             self.start_worker(name)
 
     def start_triggerer(self) -> None:
-        """Start the triggerer on its host."""
         self._start_on(TRIGGERER, "triggerer", "triggerer")
 
     def stop_triggerer(self) -> None:
@@ -258,7 +252,6 @@ class Scenario:
         self.run = self._api.start(self._dag, {"gate": str(self._gate)})
 
     def wait_for_job(self) -> None:
-        """Wait until the TrainJob is alive."""
         wait_until(self._list_alive, f"the TrainJob of {self._dag} runs", 120)
 
     def wait_for_ref(self) -> None:
@@ -273,7 +266,6 @@ class Scenario:
         self.say("killed the worker on host-a")
 
     def wait_for_state(self, state: str) -> None:
-        """Wait until the task is in a state."""
         self.run.wait_for_task("train", state)
 
     def wait_for_failure_on_host_b(self, line: str) -> None:
@@ -288,7 +280,6 @@ class Scenario:
         self.say(f"a try has failed on host-b with: {extract_message(log or '', line)}")
 
     def wait_for_retry_on(self, host: str) -> None:
-        """Wait until a retry runs on a host."""
 
         def is_there() -> bool:
             task = self.run.task("train")
@@ -325,15 +316,13 @@ class Scenario:
         wait_until(lambda: not self._list_alive(), f"the TrainJob of {self._dag} ends", 60)
         for folder in self._folders.values():
             for name in folder.list_job_names():
-                folder.remove_job(folder.job_folder(name))
+                folder.remove_folder(folder.job_folder(name).path)
 
     def add_tries(self, table: Table) -> None:
-        """Add the tries of the task to a table."""
         for each in self._list_tries():
             table.add_row(self._dag, str(each["try_number"]), each["hostname"], each["state"])
 
     def say(self, line: str) -> None:
-        """Print what has happened."""
         say(f"{self._dag:15} {line}")
 
     def _list_tries(self) -> list[Json]:
@@ -354,7 +343,6 @@ class Scenario:
 
 
 def extract_message(log: str, text: str) -> str:
-    """Return the part of a log around a text."""
     at = log.index(text)
     begin = log.rfind("TrainJob '", 0, at)
     return log[max(begin, at - 400) : at + len(text)]
@@ -455,7 +443,6 @@ SCENARIOS: tuple[tuple[str, Callable[[Scenario], None]], ...] = (
 
 
 def run_scenarios(airflow: AirflowOnHosts) -> list[str]:
-    """Run all scenarios, print all tries, and return the problems."""
     api = Api(airflow)
     problems: list[str] = []
     table = Table("DAG", "try", "host", "state", box=None)

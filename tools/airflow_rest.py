@@ -52,11 +52,9 @@ class Api:
         self.request("PATCH", f"/api/v2/dags/{dag}", {"is_paused": False})
 
     def dags(self) -> list[str]:
-        """Return the ids of the DAGs that Airflow has parsed."""
         return [dag["dag_id"] for dag in self.request("GET", "/api/v2/dags")["dags"]]
 
     def start(self, dag: str, conf: Json | None = None) -> Run:
-        """Start a DAG run manually."""
         body = {"logical_date": None, "conf": conf or {}}
         return Run(self, dag, self.request("POST", f"/api/v2/dags/{dag}/dagRuns", body)["dag_run_id"])
 
@@ -67,7 +65,6 @@ class Api:
         return Run(self, dag, run["dag_run_id"])
 
     def asset_events(self, dag: str) -> list[Json]:
-        """Return the asset events of a DAG."""
         events = self.request("GET", "/api/v2/assets/events", source_dag_id=dag)["asset_events"]
         return list(events)
 
@@ -88,7 +85,6 @@ class Run:
         self._path = f"/api/v2/dags/{dag}/dagRuns/{run_id}"
 
     def state(self) -> str:
-        """Return the state of the run."""
         return str(self._api.request("GET", self._path)["state"])
 
     def fail(self) -> None:
@@ -96,7 +92,6 @@ class Run:
         self._api.request("PATCH", self._path, {"state": "failed"})
 
     def wait(self) -> None:
-        """Wait until the run has ended."""
         wait_until(lambda: self.state() in ("success", "failed"), f"the run of {self.dag} ends", timeout=240)
 
     def tasks(self) -> list[Json]:
@@ -105,7 +100,6 @@ class Run:
         return sorted(found, key=lambda task: task["start_date"] or "")
 
     def task(self, task_id: str) -> Json:
-        """Return the current state of a task instance."""
         return self._api.request("GET", f"{self._path}/taskInstances/{task_id}")
 
     def wait_for_task(self, task_id: str, state: str) -> None:
@@ -124,11 +118,9 @@ class Run:
             raise AirflowHereError(f"the run of {self.dag} is {found} before its task {task_id} was {state}")
 
     def tries(self, task_id: str) -> list[str]:
-        """Return the final state of each try of a task."""
         return [str(one["state"]) for one in self.list_tries(task_id)]
 
     def list_tries(self, task_id: str) -> list[Json]:
-        """Return the tries of a task in their order."""
         found = self._api.request("GET", f"{self._path}/taskInstances/{task_id}/tries")["task_instances"]
         return sorted(found, key=lambda one: one["try_number"])
 

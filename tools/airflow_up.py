@@ -37,12 +37,10 @@ def main() -> int:
 
 
 def say(line: str) -> None:
-    """Print a line immediately."""
     print(f"airflow-up: {line}", flush=True)
 
 
 def print_welcome(airflow: AirflowHere) -> None:
-    """Print URL and login."""
     print(f"""
   Airflow:    {airflow.url}
   Log in:     user admin, password {airflow.password}
@@ -63,7 +61,6 @@ def watch(airflow: AirflowHere) -> int:
 
 
 def print_running_jobs(airflow: AirflowHere) -> None:
-    """Print the TrainJobs that keep running."""
     jobs = TrainerClient(LocalProcessBackendConfig(home=airflow.jobs)).list_jobs()
     alive = [job.name for job in jobs if job.status not in ("Complete", "Failed")]
     if alive:

@@ -141,7 +141,6 @@ def write(folder: Path, into: Path) -> list[Path]:
 
 
 def main() -> None:
-    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--into", type=Path, default=INTO, help="where to write; default: tests/fakes/api_schemas")

@@ -78,7 +78,6 @@ def create_database() -> None:
 
 
 def run_dag(dag: str) -> None:
-    """Run a DAG and print the progress of its tasks."""
     print(f"DAG {dag}", flush=True)
     log = AIRFLOW_HOME / f"{dag}.log"
     command = [*get_airflow_command(), "dags", "test", dag]
@@ -92,7 +91,6 @@ def run_dag(dag: str) -> None:
 
 
 def copy_lines(lines: Iterable[str], log: Path) -> Iterator[str]:
-    """Yield lines and write them to a file."""
     with log.open("w") as file:
         for line in lines:
             file.write(line)
@@ -118,7 +116,6 @@ def show_lines(lines: Iterable[str]) -> list[str]:
 
 
 def find_latest_job(since: datetime) -> TrainJob:
-    """Return the training job that the DAG submitted."""
     jobs = TrainerClient(LocalProcessBackendConfig(home=JOBS)).list_jobs()
     submitted = [job for job in jobs if job.num_nodes and job.creation_timestamp >= since]
     if not submitted:
@@ -127,7 +124,6 @@ def find_latest_job(since: datetime) -> TrainJob:
 
 
 def show(job: TrainJob) -> None:
-    """Print the result of the job."""
     outcome = TrainerClient(LocalProcessBackendConfig(home=JOBS)).get_job_outcome(job.name)
     if not outcome.succeeded:
         raise DemoError(f"TrainJob {job.name} is Failed: {outcome.diagnosis}")
@@ -142,7 +138,6 @@ def show(job: TrainJob) -> None:
 
 
 def get_airflow_command() -> list[str]:
-    """Return the airflow command of this environment."""
     command = shutil.which("airflow", path=str(Path(sys.executable).parent))
     if command is None:
         raise DemoError(f"Airflow is not installed for {sys.executable}; `make demo` installs it")

@@ -24,7 +24,7 @@ from typing import Any
 
 from trainer_core.backends import BACKENDS
 from trainer_core.client import TrainerClient
-from trainer_core.testing import BackendCase, BackendContract
+from trainer_core.testing import BackendCase, BackendContract, Searching
 from trainer_core.testing.case import is_applicable
 from trainer_core.testing.results_plugin import collect_tests, get_facts
 from trainer_core.testing.validation import ALL_OPTIONS
@@ -50,6 +50,10 @@ The Kubernetes, Run:ai and Training Operator backends run against a fake API ser
 """
 
 
+class Suite(BackendContract, Searching):
+    """All tests that the page lists."""
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the suite and write the page; return 1 if a test failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -70,7 +74,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def load_cases() -> dict[str, BackendCase]:
-    """Return the cases of tests/contract by backend."""
     sys.path.insert(0, str(ROOT / "tests" / "fakes"))
     spec = importlib.util.spec_from_file_location("contract_conftest", _SUITE / "conftest.py")
     if spec is None or spec.loader is None:
@@ -86,12 +89,10 @@ def list_backends() -> list[str]:
 
 
 def read_results() -> dict[str, Any]:
-    """Return the stored results by backend."""
     return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
 
 
 def render_page(results: Mapping[str, Any]) -> str:
-    """Render the page of these results as Markdown."""
     backends = [name for name in list_backends() if name in results]
     known, notes = load_cases(), list[str]()
     lines = [_HEAD, *_render_summary(results, backends, notes), *_render_differences(results, backends)]
@@ -134,7 +135,7 @@ def _run(name: str, matching: str | None) -> None:
 
 def _select_known(results: Mapping[str, Any]) -> dict[str, Any]:
     """Remove the results of backends and tests that do not exist any longer."""
-    tests = collect_tests(BackendContract)
+    tests = collect_tests(Suite)
     known = {}
     for name in list_backends():
         if name in results:
@@ -147,8 +148,8 @@ def _select_known(results: Mapping[str, Any]) -> dict[str, Any]:
 
 def _group_tests() -> dict[type[Any], list[str]]:
     parts: dict[type[Any], list[str]] = {}
-    for name in collect_tests(BackendContract):
-        part = next(each for each in BackendContract.__mro__ if name in vars(each))
+    for name in collect_tests(Suite):
+        part = next(each for each in Suite.__mro__ if name in vars(each))
         parts.setdefault(part, []).append(name)
     return parts
 
@@ -197,7 +198,7 @@ def _render_option_cell(found: Mapping[str, Any], option: str, notes: list[str])
 def _render_cell(found: Mapping[str, Any], test: str, case: BackendCase | None, notes: list[str]) -> str:
     if "not_run" in found or case is None:
         return _render_not_run(found, notes)
-    if not is_applicable(collect_tests(BackendContract)[test], case):
+    if not is_applicable(collect_tests(Suite)[test], case):
         return _NOT_APPLICABLE
     outcome, _, reason = _get_results(found).get(test, _NO_RESULT).partition(": ")
     return f"{_WORDS[outcome]}{_add_note(reason, notes)}" if outcome in _WORDS else _YES

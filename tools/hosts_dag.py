@@ -17,7 +17,6 @@ from trainer_core import CustomTrainer
 
 
 def train(gate: str) -> str:
-    """Train until the gate exists; return the hostname."""
     import pathlib
     import socket
     import time
@@ -28,7 +27,6 @@ def train(gate: str) -> str:
 
 
 def create_dag(name: str, **arguments: Any) -> DAG:
-    """Return a DAG of one task with these arguments."""
     start = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
     with DAG(name, schedule=None, start_date=start) as dag:
         TrainJobOperator(

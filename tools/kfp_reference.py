@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT / "pipelines")]
 
 from compile import COMPONENTS  # noqa: E402 - a script of another folder
 
-from trainer_core.backends.trainer_v2.rbac import PERMISSIONS  # noqa: E402
+from trainer_core.backends.trainer_v2.preflight import PERMISSIONS  # noqa: E402
 from trainer_core.k8s.rbac import KFP  # noqa: E402
 
 #: Sections of a docstring that have a table or a block of their own on the page.
@@ -31,7 +31,6 @@ _NO_ROLE = "None: the component does not use the Kubernetes API."
 
 
 def write(folder: Path) -> list[Path]:
-    """Write the pages into a folder, and return them."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name in COMPONENTS:
@@ -44,7 +43,6 @@ def write(folder: Path) -> list[Path]:
 
 
 def page(name: str) -> str:
-    """Return the page of a component as Markdown."""
     component = getattr(importlib.import_module(f"kfp_components.{name}"), name)
     spec, sections = component.component_spec, _sections(component)
     described = {**_entries(sections.get("Args", "")), **_entries(sections.get("Returns", ""))}

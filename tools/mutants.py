@@ -49,7 +49,7 @@ MODULES = {
     "trainer_core/lifecycle/diagnosis.py": "unit/test_diagnosis.py",
     "trainer_core/lifecycle/search.py": "unit/test_search_decisions.py search/test_driver.py",
     "trainer_core/lifecycle/early_stop.py": "unit/test_early_stop.py",
-    "trainer_core/search/driver.py": "search/test_driver.py",
+    "trainer_core/search/driver.py": "search/test_driver.py tracking/test_search_runs.py",
     "trainer_core/logs.py": "unit/test_logs.py unit/test_progress.py",
     "trainer_core/backends/polling_follower.py": "unit/test_polling_follower.py",
     "trainer_core/backends/local/observations.py": "local/test_job_observation.py local/test_damaged_files.py "
@@ -66,7 +66,8 @@ MODULES = {
     "kubernetes/test_k8s_job_scenarios.py",
     "trainer_core/k8s/failure_reasons.py": "kubernetes/test_k8s_failure_facts.py "
     "kubernetes/test_k8s_job_scenarios.py kubernetes/test_k8s_capacity.py",
-    "trainer_core/k8s/observations.py": "kubernetes/test_k8s_observation.py kubernetes/test_k8s_recorded_outcomes.py",
+    "trainer_core/k8s/observations.py": "kubernetes/test_k8s_observation.py kubernetes/test_k8s_train_job.py "
+    "kubernetes/test_k8s_recorded_outcomes.py",
     "trainer_core/k8s/job_state.py": "kubernetes/test_k8s_observation.py kubernetes/test_k8s_recorded_outcomes.py "
     "kubernetes/test_k8s_failure_facts.py kubernetes/test_k8s_job_scenarios.py",
     "trainer_core/k8s/log_cursor.py": "kubernetes/test_k8s_log_cursor.py kubernetes/test_k8s_logs.py",
@@ -119,7 +120,6 @@ class Mutant(NamedTuple):
 
 
 def list_mutants(module: str, source: bytes) -> list[Mutant]:
-    """Return every mutant of a module."""
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))

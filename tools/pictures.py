@@ -37,7 +37,6 @@ class PictureError(Exception):
 
 
 def main() -> int:
-    """Make all pictures; return 0 if each was written."""
     # Not in the clone: paths are visible in the pictures.
     folder = Path(tempfile.mkdtemp(prefix="pictures-"))
     PICTURES.mkdir(exist_ok=True)
@@ -115,7 +114,6 @@ def open_airflow(browser: Browser, airflow: AirflowHere, api: Api) -> Page:
 
 
 def open_job(page: Page, run: Run, height: int) -> FrameLocator:
-    """Open the page of a run's job in Airflow's frame."""
     name = wait_until(lambda: run.job("train"), "the task has submitted its TrainJob")
     page.set_viewport_size({"width": _WIDTH, "height": height})
     page.goto("/plugin/trainjobs")
@@ -126,7 +124,6 @@ def open_job(page: Page, run: Run, height: int) -> FrameLocator:
 
 
 def picture_running_job(page: Page, run: Run) -> None:
-    """Page of a running job with progress, curves and log."""
     frame = open_job(page, run, 850)
     bar = frame.get_by_role("progressbar", name="Progress of the training")
     wait_until(lambda: float(bar.get_attribute("value") or 0) >= _MIN_PERCENTAGE, "the training is half done")
@@ -136,7 +133,6 @@ def picture_running_job(page: Page, run: Run) -> None:
 
 
 def picture_failed_job(page: Page, run: Run) -> None:
-    """Page of a failed job with its diagnosis."""
     frame = open_job(page, run, 858)
     frame.get_by_role("log").filter(has_text="generating").wait_for()
     save(page, "trainjob-failed")
@@ -151,7 +147,6 @@ def picture_attempts(page: Page, run: Run) -> None:
 
 
 def picture_comparison(page: Page, run: Run) -> None:
-    """The jobs of a sweep side by side."""
     page.goto(f"/trainjobs/?dag={run.dag}")
     boxes = page.get_by_role("checkbox", name="Compare")
     boxes.nth(2).wait_for()
@@ -164,7 +159,6 @@ def picture_comparison(page: Page, run: Run) -> None:
 
 
 def picture_search(page: Page, run: Run) -> None:
-    """Page of a search with its trials."""
     page.set_viewport_size({"width": _WIDTH, "height": 1180})
     page.goto(f"/trainjobs/search?{urlencode({'dag_id': run.dag, 'run_id': run.run_id, 'task_id': 'tune'})}")
     page.get_by_role("list", name="Curves").get_by_role("listitem").nth(4).wait_for()
@@ -208,7 +202,6 @@ def open_task(page: Page, run: Run, height: int) -> None:
 
 
 def picture_list(page: Page) -> None:
-    """List of the jobs, also on a phone."""
     page.goto("/trainjobs/?column=metric.loss&column=duration")
     page.set_viewport_size({"width": _WIDTH, "height": 800})
     page.get_by_role("link", name="train").first.wait_for()

@@ -7,6 +7,9 @@ from .client import (
     TrackedRun as TrackedRun,
     TrainerClient as TrainerClient,
 )
+from .client.debugging import (
+    DebugResult as DebugResult,
+)
 from .client.optimizer_client import (
     OptimizerClient as OptimizerClient,
 )

@@ -106,6 +106,24 @@ def _write_object(project: Project, uri: str) -> None:
         ) from error
 
 
+def fetch(uri: str, digest: str) -> bytes:
+    """Return an object with the compressed files of a project.
+
+    Raises:
+        OSError: It cannot be read.
+        ProjectError: Its content has another digest.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme == "file":
+        data = Path(unquote(parts.path)).read_bytes()
+    else:
+        from trainer_core.node.s3_client import Bucket  # It loads the modules of HTTP.
+
+        data = Bucket(parts.netloc).get(parts.path.lstrip("/")) or b""
+    decompress(data, digest)
+    return data
+
+
 def remove_unused(folder: Path, list_used: Callable[[], Collection[str | None]]) -> None:
     """Remove the objects in a folder that no job refers to and that were not used for a day, and half-written ones."""
     old = []

@@ -1,4 +1,9 @@
-"""A TrainJob once it exists: its ref, status, steps, events, observations and outcome, as frozen data."""
+"""A TrainJob once it exists: its ref, status, steps, events, observations and outcome, as frozen data.
+
+`submit` returns a `TrainJobRef`, which finds the job again in any process. While the job runs, a wait gets an
+`Observation` after each change: the status and the last `Progress`. `get` returns a `TrainJob` with its `Step`s. An
+ended job has an `Outcome`: its result, or the `Diagnosis` of its failure.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
 from trainer_core.packaging.project_imports import find_missing_imports
 from trainer_core.request import TrainJobRequest
-from trainer_core.runtime_admin import unknown_fields
+from trainer_core.runtime_admin import rules
 
 GROUP = "trainjob.lint"
 #: Largest number of requirements that a warning names.
@@ -130,7 +130,7 @@ def _find_unknown_fields(request: Mapping[str, Any]) -> Iterator[str]:
     patches = request.get("patches")
     for index, patch in enumerate(patches if isinstance(patches, list) else ()):
         if isinstance(patch, Mapping):
-            for path, message in unknown_fields.find_unknown_fields(patch, "RuntimePatch", f"patches.{index}"):
+            for path, message in rules.find_unknown_fields(patch, "RuntimePatch", f"patches.{index}"):
                 yield f"{path}: {message}"
 
 

@@ -5,6 +5,8 @@ Folders of this machine and buckets can be read from here; claims and volumes of
 
 from __future__ import annotations
 
+import json
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -85,6 +87,32 @@ def list_saved(request: TrainJobRequest, uri: str) -> list[SavedCheckpoint]:
 def list_of_job(backend: Backend, ref: TrainJobRef) -> list[SavedCheckpoint]:
     """Return the complete checkpoints of a job and of the earlier attempts that share them, oldest first."""
     return list_saved(*_locate(backend, ref))
+
+
+def copy_of_job(backend: Backend, ref: TrainJobRef, step: int | None, folder: Path) -> int:
+    """Copy a complete checkpoint of a job into a folder of checkpoints and return its step; None for the newest."""
+    request, uri = _locate(backend, ref)
+    with _one_line_errors(uri):
+        place = checkpoints.open_place(_build_root(request, uri))
+        found = {each.step: each for each in place.list_complete()}
+        chosen = found.get(max(found, default=0) if step is None else step)
+        if chosen is None:
+            known = ", ".join(map(str, sorted(found)))
+            what = f"of step {step}; it has those of {known}" if found and step is not None else "that is complete"
+            raise InvalidRequestError(f"TrainJob {ref.name!r} has no checkpoint {what}")
+        target = folder / f"{checkpoint_folder.STEP}{chosen.step:012d}"
+        try:
+            shutil.copytree(chosen.path, target)
+        except checkpoint_folder.CheckpointError as error:
+            raise BackendUnavailableError(str(error)) from error
+        manifest = getattr(chosen, "manifest", None)
+        if manifest is not None:  # What is fetched from a bucket are the files without it.
+            text = json.dumps(checkpoint_folder.seal(manifest))
+            (target / checkpoint_folder.MANIFEST).write_text(text, encoding="utf-8")
+        place.close()
+        if checkpoint_folder.CheckpointFolder(str(folder)).find_newest() is None:
+            raise BackendUnavailableError(f"the checkpoint of step {chosen.step} changed during the copy; try again")
+    return chosen.step
 
 
 def prune_of_job(backend: Backend, ref: TrainJobRef) -> list[SavedCheckpoint]:

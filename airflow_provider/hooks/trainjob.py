@@ -252,7 +252,6 @@ def _create_widget(field: Mapping[str, Any]) -> Any:
 
 
 def _format_failed_checks(report: PreflightReport) -> list[str]:
-    """Return one line for each check that is not ok."""
     lines = ((each, f" ({each.cost})" if each.cost else "") for each in report.checks if each.state != "ok")
     return [f"{each.what} {each.state}: {each.found}{cost}" for each, cost in lines]
 

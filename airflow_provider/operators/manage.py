@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider import job_location, job_ref, xcom
+from airflow_provider import job_location, xcom
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core.client import TrainerClient
@@ -41,7 +41,7 @@ class ManageOperator(BaseOperator):
         super().__init__(**kwargs)
         if not job:
             raise ValueError("job is empty; pass the name of a TrainJob, or its ref, such as train.output")
-        self.job = job_ref.to_template_value(job)
+        self.job = job_location.to_template_value(job)
         self.backend = backend
         self.backend_config = backend_config
         self.trainjob_conn_id = trainjob_conn_id
@@ -49,7 +49,7 @@ class ManageOperator(BaseOperator):
     @cached_property
     def hook(self) -> TrainJobHook:
         """Hook for the operator's connection and the backend of the job."""
-        job = job_ref.parse_job(self.job)
+        job = job_location.parse_job(self.job)
         ref_backend = job.backend if isinstance(job, TrainJobRef) else None
         return TrainJobHook(self.trainjob_conn_id, self.backend or ref_backend, self.backend_config)
 
@@ -61,9 +61,9 @@ class ManageOperator(BaseOperator):
             TrainJobUnreachableError: The backend is unavailable.
         """
         try:
-            client, job = self.hook.client, job_ref.parse_job(self.job)
+            client, job = self.hook.client, job_location.parse_job(self.job)
             if isinstance(job, TrainJobRef):
-                job_location.check_place(job_ref.parse_ref_data(self.job), client)
+                job_location.check_place(job_location.parse_ref_data(self.job), client)
             return self._run(client, job, context)
         except BackendUnavailableError as error:
             raise TrainJobUnreachableError(str(error)) from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider import assets, cancellation, deferral, job_location, job_ref, tracking, xcom
+from airflow_provider import assets, cancellation, deferral, job_location, tracking, xcom
 from airflow_provider.compat import AirflowException, AirflowSensorTimeout, AirflowSkipException
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError, build_failure
 from airflow_provider.hooks.mlflow import MlflowHook
@@ -95,7 +95,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**{"poke_interval": 10, **kwargs})
-        self.job = job_ref.to_template_value(job)
+        self.job = job_location.to_template_value(job)
         self.backend = backend
         self.backend_config = backend_config
         self.trainjob_conn_id = trainjob_conn_id
@@ -119,7 +119,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
     def _ref_data(self) -> dict[str, Any]:
         """The ref as JSON data, with the place that its submitter resolved."""
         try:
-            data = job_ref.parse_ref_data(self.job)
+            data = job_location.parse_ref_data(self.job)
             TrainJobRef.from_dict(data)
         except ValueError as error:
             raise TrainJobRejectedError(

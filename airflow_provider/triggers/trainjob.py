@@ -169,7 +169,6 @@ class TrainJobTrigger(BaseTrigger):
         return await client_cache.get_client(self.trainjob_conn_id, self.backend, self.backend_config, self.tracked_by)
 
     async def _connect(self) -> TrainerClient:
-        """Return a client that leads to the place of the job."""
         client = await repeat_while_failing_async(
             self._get_client,
             lambda error: isinstance(error, TrainJobConnectionUnreadableError),

@@ -3,6 +3,9 @@
 Airflow serves routes of a plugin without authentication, so each route here requires its own permissions. A job is
 addressed by its task, never by name: the permission is that of the task's DAG, and the task's XComs identify the job.
 The DAG id is part of the path, because before Airflow 3.2 the permission check finds it nowhere else.
+
+A request passes through four files: a route here checks permissions and finds the job of the task (`xcom_queries`),
+`backend_view` reads the job from its backend where the API server reaches that, and `serializers` builds the answer.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from airflow_provider import links
 from airflow_provider.xcom import DURATION_KEY, PARAMETERS_KEY
 from trainer_core import job_table
 from trainer_core.jobs import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED, Category, Progress
+from trainer_core.lifecycle.debugging import suggest_command
 from trainer_core.logs import find_last_progress
 
 if TYPE_CHECKING:
@@ -249,6 +250,7 @@ def _serialize_details(details: JobDetails) -> dict[str, Any]:
         "artifacts": dict(outcome.artifacts) if outcome else None,
         "note": outcome.missing_result if outcome else None,
         "diagnosis": _drop_empty(diagnosis.to_dict()) if diagnosis else None,
+        "debug": suggest_command(outcome) if outcome else None,
         "queued": observation.queued,
         "actions": list_job_actions(observation.status),
     }
@@ -366,7 +368,6 @@ def _format_time(moment: datetime | None) -> str | None:
 
 
 def _drop_empty(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data without empty values."""
     return {key: value for key, value in data.items() if value not in (None, "", [], {}, ())}
 
 

@@ -9,9 +9,14 @@ import math
 from collections.abc import Sequence
 from datetime import datetime
 from html import escape
+from typing import Any
+
+from trainer_core.text import shorten
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 640, 180, 70, 12
 _ROW = 22
+#: Between two parallel axes.
+_MIN_GAP = 100
 
 
 def render_curve(points: Sequence[tuple[float, float]]) -> str:
@@ -40,40 +45,62 @@ def render_curve(points: Sequence[tuple[float, float]]) -> str:
     )
 
 
-def render_scatter(points: Sequence[tuple[float | str, float, str]], is_log: bool = False) -> str:
-    """Return points of an x that is a number or a text, a y, and the class of the point."""
-    texts = list(dict.fromkeys(str(x) for x, *_ in points)) if any(isinstance(x, str) for x, *_ in points) else []
-    places = [_place(x, texts, is_log) for x, *_ in points]
-    values = [y for _, y, _ in points]
-    low, high, first, last = min(values), max(values), min(places), max(places)
+class Axis:
+    """Places of values between 0 and 1: of numbers, by their logarithm if asked, or of choices."""
+
+    def __init__(self, values: Sequence[Any], is_log: bool = False, choices: Sequence[str] = ()) -> None:
+        if choices:
+            places, low, high = [float(choices.index(value)) for value in values], 0.0, len(choices) - 1.0
+            self.first, self.last = choices[0], choices[-1]
+        else:
+            places = [math.log(value) if is_log else float(value) for value in values]
+            low, high = min(places), max(places)
+            self.first, self.last = f"{min(values):.4g}", f"{max(values):.4g}{' (log)' if is_log else ''}"
+        self.places = [(place - low) / ((high - low) or 1) for place in places]
+
+
+def render_scatter(across: Axis, up: Axis, dots: Sequence[tuple[str, str]]) -> str:
+    """Return a dot for each pair of class and title."""
     width, bottom = _WIDTH - _LEFT - 2 * _TOP, _HEIGHT - 2 * _TOP
-    dots = []
-    for place, (x, y, status) in zip(places, points, strict=True):
-        left = _LEFT + 8 + width * (place - first) / ((last - first) or 1)
-        top = _TOP + (bottom - _TOP - 6) * (high - y) / ((high - low) or 1)
-        title = f"<title>{escape(str(x))}: {y:.6g}, {escape(status)}</title>"
-        dots.append(f'<circle cx="{left:.1f}" cy="{top:.1f}" r="3.5" class="{escape(status)}">{title}</circle>')
-    ends = (
-        (texts[0], texts[-1]) if texts else (f"{min(x for x, *_ in points):.4g}", f"{max(x for x, *_ in points):.4g}")
-    )
+    circles = []
+    for to_right, to_top, (kind, title) in zip(across.places, up.places, dots, strict=True):
+        x, y = _LEFT + 8 + width * to_right, _TOP + (bottom - _TOP - 6) * (1 - to_top)
+        circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" class="dot {escape(kind)}">'
+        circles.append(f"{circle}<title>{escape(title)}</title></circle>")
     return "".join(
         (
             _render_svg_tag(_HEIGHT),
             f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{_WIDTH - _TOP}"/>',
-            *dots,
-            _render_text(_LEFT - 6, _TOP + 4, f"{high:.4g}", "end"),
-            _render_text(_LEFT - 6, bottom, f"{low:.4g}", "end"),
-            _render_text(_LEFT, bottom + 16, ends[0]),
-            _render_text(_WIDTH - _TOP, bottom + 16, f"{ends[1]}{' (log)' if is_log else ''}", "end"),
+            *circles,
+            _render_text(_LEFT - 6, _TOP + 4, up.last, "end"),
+            _render_text(_LEFT - 6, bottom, up.first, "end"),
+            _render_text(_LEFT, bottom + 16, across.first),
+            _render_text(_WIDTH - _TOP, bottom + 16, across.last, "end"),
             "</svg>",
         )
     )
 
 
-def _place(x: float | str, texts: Sequence[str], is_log: bool) -> float:
-    if texts:
-        return float(texts.index(str(x)))
-    return math.log(float(x)) if is_log else float(x)
+def render_parallel(axes: Sequence[tuple[str, Axis]], lines: Sequence[tuple[str, str]]) -> str:
+    """Return parallel axes with their names, and lines through their places on them with their classes and titles."""
+    gap = max(_MIN_GAP, (_WIDTH - 2 * _LEFT) / (len(axes) - 1))
+    top, bottom = 3 * _TOP, _HEIGHT - 2 * _TOP
+    parts = []
+    for at, (kind, title) in enumerate(lines):
+        places = (axis.places[at] for _, axis in axes)
+        points = (f"{_LEFT + gap * x:.1f},{bottom - (bottom - top) * y:.1f}" for x, y in enumerate(places))
+        line = f'<polyline class="line {escape(kind)}" points="{" ".join(points)}">'
+        parts.append(f"{line}<title>{escape(title)}</title></polyline>")
+    for number, (name, axis) in enumerate(axes):
+        x = _LEFT + gap * number
+        parts += [
+            f'<path class="axis" d="M{x:.1f} {top}V{bottom}"/>',
+            _render_text(x, _TOP, shorten(name, 16), "middle"),
+            _render_text(x, top - 5, shorten(axis.last, 16), "middle"),
+            _render_text(x, bottom + 14, shorten(axis.first, 16), "middle"),
+        ]
+    width = 2 * _LEFT + gap * (len(axes) - 1)
+    return f'<div class="scroll">{_render_svg_tag(_HEIGHT, math.ceil(width))}{"".join(parts)}</svg></div>'
 
 
 def render_timeline(
@@ -106,8 +133,8 @@ def render_timeline(
     return f"{_render_svg_tag((len(bars) + len(marks)) * _ROW)}{''.join(rows)}</svg>"
 
 
-def _render_svg_tag(height: int) -> str:
-    return f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img">'
+def _render_svg_tag(height: int, width: int = _WIDTH) -> str:
+    return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">'
 
 
 def _render_text(x: float, y: float, text: str, anchor: str = "start") -> str:

@@ -43,6 +43,13 @@ pre { background: var(--soft); padding: 1em; overflow: auto; border-radius: 6px;
 svg { display: block; max-width: 100%; height: auto; margin-top: .8em; }
 svg text { fill: var(--quiet); font: 11px system-ui, sans-serif; }
 svg .curve { fill: none; stroke: var(--busy); stroke-width: 1.5; }
+svg .line { fill: none; stroke: var(--quiet); opacity: .5; }
+svg .line.complete { stroke: var(--busy); }
+svg .line.best { stroke: var(--good); stroke-width: 2.5; opacity: 1; }
+svg .dot.complete { fill: var(--busy); }
+svg .dot.best { fill: var(--good); }
+.scroll { overflow-x: auto; }
+.scroll svg { max-width: none; }
 svg .axis { fill: none; stroke: var(--line); }
 svg .mark { fill: none; stroke: var(--busy); stroke-dasharray: 3 3; }
 svg rect, svg circle { fill: var(--quiet); }
@@ -76,7 +83,6 @@ def render_html(
     curves: Mapping[str, Sequence[tuple[float, float]]] = MappingProxyType({}),
     resumptions: Sequence[Resumption] = (),
 ) -> str:
-    """Return the page."""
     sections = [render_pairs(_list_facts(ref, job, outcome))]
     if outcome is not None and outcome.diagnosis is not None:
         sections += ["<h2>Diagnosis</h2>", *_render_diagnosis(outcome.diagnosis)]

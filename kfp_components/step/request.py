@@ -78,7 +78,6 @@ def set_output_path(data: dict[str, Any], output_path: str, owner: str, mounts: 
 
 
 def set_trainer_fields(data: dict[str, Any], func_args: dict[str, Any], **fields: Any) -> None:
-    """Set arguments and other fields of the trainer of a request."""
     wanted = {key: value for key, value in fields.items() if value}
     if not func_args and not wanted:
         return

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from kfp_components.step import charts, report
 from trainer_core.jobs import COMPLETE
 from trainer_core.search.definition import SearchDefinition
+from trainer_core.search.parameters import to_text
 from trainer_core.search.results import SearchOutcome, Trial
-from trainer_core.search.space import Choice, LogUniform, RandInt
+from trainer_core.search.space import Choice, Distribution, LogUniform, RandInt
 
 #: Trials in the table, the best first.
 _MAX_ROWS = 200
 
 
 def render_html(name: str, outcome: SearchOutcome, definition: SearchDefinition) -> str:
-    """Return the page."""
     metric = definition.objective.metric
     sections = [report.render_pairs(_list_facts(outcome, definition))]
-    ended = [trial for trial in outcome.trials if trial.value is not None]
     best = _list_best_values(outcome, definition)
     if len(best) > 1:
         sections += [f"<h2>Best {escape(metric)} so far</h2>", charts.render_curve(best)]
-    for parameter, distribution in definition.space.items():
-        is_log = isinstance(distribution, LogUniform) or (isinstance(distribution, RandInt) and distribution.log)
-        points = [_build_point(trial, parameter, isinstance(distribution, Choice)) for trial in ended]
-        if points:
-            heading = f"<h3>{escape(metric)} by {escape(parameter)}</h3>"
-            sections += [heading, charts.render_scatter(points, is_log)]
+    if drawn := [each for each in _sort_trials(outcome, definition) if each.value is not None][:_MAX_ROWS]:
+        sections += _render_plots(drawn[::-1], outcome, definition)
     head = ("trial", "status", metric, *definition.space, "seconds", "job")
     rows = [
         (
@@ -66,9 +62,33 @@ def _list_best_values(outcome: SearchOutcome, definition: SearchDefinition) -> l
     return curve
 
 
-def _build_point(trial: Trial, parameter: str, is_choice: bool) -> tuple[float | str, float, str]:
-    value = trial.parameters.get(parameter, "") if is_choice else trial.values[parameter]
-    return value, trial.value or 0.0, trial.status
+def _render_plots(trials: Sequence[Trial], outcome: SearchOutcome, definition: SearchDefinition) -> list[str]:
+    """Return the objective by each parameter, and all in parallel, with the best trial on top."""
+    metric = definition.objective.metric
+    values = charts.Axis([trial.value for trial in trials])
+    axes = [(name, _build_axis(distribution, name, trials)) for name, distribution in definition.space.items()]
+    marks = [_describe_trial(trial, outcome, metric) for trial in trials]
+    plots = []
+    for name, axis in axes:
+        plots += [f"<h3>{escape(metric)} by {escape(name)}</h3>", charts.render_scatter(axis, values, marks)]
+    if len(axes) > 1:
+        plots += ["<h3>Parameters of each trial</h3>", charts.render_parallel([*axes, (metric, values)], marks)]
+    return plots
+
+
+def _build_axis(distribution: Distribution, name: str, trials: Sequence[Trial]) -> charts.Axis:
+    if isinstance(distribution, Choice):
+        return charts.Axis([each.parameters[name] for each in trials], False, list(map(to_text, distribution.values)))
+    is_log = isinstance(distribution, LogUniform) or (isinstance(distribution, RandInt) and distribution.log)
+    return charts.Axis([each.values[name] for each in trials], is_log)
+
+
+def _describe_trial(trial: Trial, outcome: SearchOutcome, metric: str) -> tuple[str, str]:
+    """Return the class of a trial in a plot, and its title."""
+    is_best = outcome.best is not None and trial.number == outcome.best.trial
+    parameters = ", ".join(f"{name} {value}" for name, value in trial.parameters.items())
+    title = f"Trial {trial.number}, {trial.status}: {metric} {trial.value:.6g}, {parameters}"
+    return "best" if is_best else "complete" if trial.status == COMPLETE else "", title
 
 
 def _sort_trials(outcome: SearchOutcome, definition: SearchDefinition) -> list[Trial]:

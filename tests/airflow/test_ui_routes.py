@@ -319,11 +319,9 @@ def square(x: float) -> dict:
     return {"loss": x * x}
 
 
-@pytest.fixture
-def searched(run_dag, home):
-    """Task of a search that has ended."""
+def a_search(dag_id, **arguments):
     start = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
-    with DAG("tuned", schedule=None, start_date=start) as dag:
+    with DAG(dag_id, schedule=None, start_date=start) as dag:
         SearchOperator(
             task_id="train",
             runtime="python",
@@ -331,8 +329,15 @@ def searched(run_dag, home):
             search_space={"x": [2.0, 1.0, 3.0]},
             algorithm="GridSearch",
             trial_config={"num_trials": 3, "parallel_trials": 2},
+            **arguments,
         )
-    return task_of(run_dag(dag))
+    return dag
+
+
+@pytest.fixture
+def searched(run_dag, home):
+    """Task of a search that has ended."""
+    return task_of(run_dag(a_search("tuned")))
 
 
 def test_a_search_is_one_row_and_a_page_whose_trials_have_logs_and_are_compared(browse, searched, client):
@@ -699,15 +704,39 @@ def test_an_invalid_job_name_is_not_requested(browse, submitted):
 
 
 @pytest.fixture
-def on_a_cluster(browse, run_dag, monkeypatch, tmp_path):
+def connect_to(monkeypatch, tmp_path):
+    """Make a cluster that of Airflow's connection."""
+
+    def connect(cluster):
+        extra = {"backend": "kubernetes", "config_file": str(cluster.kubeconfig(tmp_path / "config"))}
+        monkeypatch.setenv("AIRFLOW_CONN_TRAINJOB_DEFAULT", json.dumps({"conn_type": "trainjob", "extra": extra}))
+
+    return connect
+
+
+@pytest.fixture
+def on_a_cluster(browse, run_dag, connect_to):
     """A task with a running job on a cluster with a connection."""
     with Cluster(delay=None) as cluster:
         cluster.lives.set("*", "complete")
-        extra = {"backend": "kubernetes", "config_file": str(cluster.kubeconfig(tmp_path / "config"))}
-        monkeypatch.setenv("AIRFLOW_CONN_TRAINJOB_DEFAULT", json.dumps({"conn_type": "trainjob", "extra": extra}))
+        connect_to(cluster)
         trainer = CustomTrainerContainer("registry.local/train:1", env={"API_KEY": "s3cr3t"})
         task = task_of(run_dag(a_dag("open_cluster", trainer, backend="kubernetes")))
         yield browse(EDITOR, task), cluster
+
+
+def test_a_search_on_a_cluster_is_read_with_the_connection_of_its_task(browse, run_dag, connect_to):
+    with Cluster() as cluster:
+        connect_to(cluster)
+        user = browse(EDITOR, task_of(run_dag(a_search("tuned_cluster", backend="kubernetes"))))
+        page = user.get("api/search").json()
+        assert (page["backend"], page["unreachable"], page["best"]) == ("kubernetes", None, 1)
+        names = [trial["job"] for trial in page["trials"]]
+        assert all(cluster.get("TrainJob", name) for name in names)
+        assert [trial["value"] for trial in page["trials"]] == [4.0, 1.0, 9.0]
+        assert user.get("api/job", attempt=names[0]).json()["namespace"] == "default"
+        cluster.delete("TrainJob", names[0])
+        assert user.get("api/search").json()["trials"] == page["trials"]
 
 
 def test_a_job_on_a_cluster_is_read_with_the_connection_of_its_task(on_a_cluster):

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import re
-import shutil
-import signal
 import socket
 import subprocess
-import sys
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 from optional_packages import requires
@@ -41,108 +33,14 @@ def e2e(here):
     return airflow_e2e
 
 
-@pytest.fixture
-def program(tmp_path):
-    """The program in a separate folder for its data, with one DAG."""
-    shutil.copytree(ROOT / "tools", tmp_path / "tools", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "dags").mkdir()
-    for name in ("approve_forecast", "energy", "forecast"):
-        shutil.copy(ROOT / "dags" / f"{name}.py", tmp_path / "dags")
-    yield tmp_path / "tools" / "airflow_up.py"
-    for pid in list_remaining_processes(tmp_path / ".airflow" / "up"):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-class Up:
-    """A running `airflow-up`."""
-
-    def __init__(self, program):
-        self.process = subprocess.Popen(
-            [sys.executable, program],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self.output = ""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.communicate()
-
-    def wait_until_ready(self):
-        """Wait until it prints its URL and login."""
-        for line in self.process.stdout:
-            self.output += line
-            if "Ctrl-C" in line:
-                return
-        raise AssertionError(self.output)
-
-    @contextmanager
-    def api(self, here):
-        """A client that is logged in as the printed user."""
-        url = re.search(r"Airflow: +(\S+)", self.output)[1]
-        username, password = re.search(r"user (\w+), password (\S+)", self.output).groups()
-        with httpx.Client(base_url=url, trust_env=False, timeout=300) as client:
-            # Until all its processes have started, one of them may lock the database, and the server answers 500.
-            login = {"username": username, "password": password}
-            token = here.wait_until(lambda: read_token(client.post("/auth/token", json=login)), "login")
-            client.headers["Authorization"] = f"Bearer {token}"
-            yield client
-
-
-def read_token(answer):
-    """Return the token; None for an error, whose text is not always JSON."""
-    return answer.json()["access_token"] if answer.is_success else None
-
-
-def is_healthy(answer):
-    return answer.status_code == 200 and {part["status"] for part in answer.json().values()} == {"healthy"}
-
-
-def read_started_processes(folder):
-    """Return the recorded session ids by process name; empty while the record is being written."""
-    with suppress(FileNotFoundError, ValueError):
-        return {name: session for name, (session, _) in json.loads((folder / "processes.json").read_text()).items()}
-    return {}
-
-
-def list_remaining_processes(folder):
-    """Yield the pids of the folder's Airflow that still run."""
-    for session in read_started_processes(folder).values():
-        yield from (pid for pid in psutil.pids() if get_session(pid) == session)
-
-
-def get_session(pid):
-    with suppress(OSError):
-        return os.getsid(pid)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)  # a whole Airflow starts twice
-def test_it_starts_again_after_sigkill_and_stops_at_ctrl_c(program, here, tmp_path):
-    folder = tmp_path / ".airflow" / "up"
-    with Up(program) as killed:
-        here.wait_until(
-            lambda: len(read_started_processes(folder)) == len(here.COMPONENTS), "all its processes have started"
-        )
-        killed.process.kill()
-    with Up(program) as up:
-        up.wait_until_ready()
-        with up.api(here) as api:
-            here.wait_until(lambda: is_healthy(api.get("/api/v2/monitor/health")), "all its processes are healthy")
-        up.process.send_signal(signal.SIGINT)
-        rest, _ = up.process.communicate(timeout=300)
-
-    assert (up.process.returncode, rest.splitlines()[-1]) == (
-        0,
-        "airflow-up: stopped; `make airflow-up` continues with the same data",
-    )
-    assert list(list_remaining_processes(folder)) == []
+def test_a_start_ends_what_is_left_of_an_airflow_that_was_killed(here, tmp_path):
+    killed = here.AirflowHere(tmp_path / "up")
+    killed.folder.mkdir()
+    leader = killed._start_process("scheduler", ["sh", "-c", "sleep 600 & wait"])
+    here.wait_until(leader.children, "it has a child")
+    (child,) = leader.children()
+    here.AirflowHere(tmp_path / "up")._stop_leftover_processes()
+    assert psutil.wait_procs([leader, child], timeout=60)[1] == []
 
 
 def test_its_command_uses_its_settings_whatever_the_terminal_has(here, tmp_path, monkeypatch):

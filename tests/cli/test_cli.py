@@ -36,7 +36,7 @@ def test_a_failed_job_exits_with_1_and_prints_the_reason(trainjob):
     done = trainjob("submit", "train:train", "-a", "x=3", "-a", "fail=true", *RUN, "--wait")
 
     assert done.returncode == 1
-    assert "ValueError: as asked (a retry will not help)" in done.stderr.splitlines()[-1]
+    assert "ValueError: as asked (a retry will not help); debug it with `trainjob " in done.stderr.splitlines()[-1]
     assert "line " in done.stderr
 
 
@@ -345,7 +345,7 @@ def test_a_missing_module_that_the_project_names_is_installed_from_its_file(trai
     (trainjob.folder / "loads.py").write_text("import not_there\n\n\ndef main():\n    pass\n")
 
     last = trainjob("submit", "needs:main", *RUN, "--wait").stderr.splitlines()[-1]
-    assert last.endswith("(a retry will not help); pyproject.toml names it: add -r pyproject.toml")
+    assert last.endswith("; pyproject.toml names it: add -r pyproject.toml")
     assert "pyproject.toml names it: add -r pyproject.toml" in trainjob("submit", "loads:main", *RUN).stderr
 
 

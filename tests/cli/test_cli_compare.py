@@ -66,6 +66,7 @@ def test_a_comparison_shows_what_differs_and_every_metric(trained):
         (["list", "--status", "done"], 2, "--status 'done' is unknown; known are Complete, Created, Failed,"),
         (["list", "--since", "yesterday"], 2, "--since 'yesterday' is no time; write a duration such as 90m"),
         (["compare", "a"], 2, "one TrainJob cannot be compared; name another one beside 'a'"),
+        (["compare", "--search", "tune"], 2, "search 'tune' has 0 trials here; two or more can be compared"),
         (["compare", "a", "b"], 3, "'a'"),
     ],
 )

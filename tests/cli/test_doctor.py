@@ -11,7 +11,7 @@ import pytest
 import yaml
 from fake_cluster import Cluster
 
-from trainer_core.backends.trainer_v2.rbac import PERMISSIONS
+from trainer_core.backends.trainer_v2.preflight import PERMISSIONS
 from trainer_core.cli import main
 from trainer_core.k8s import rbac
 from trainer_core.k8s.rbac import AIRFLOW, KFP

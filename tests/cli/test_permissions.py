@@ -14,7 +14,7 @@ from trainer_core import (
     KubernetesBackendConfig,
     TrainerClient,
 )
-from trainer_core.backends.trainer_v2.rbac import PERMISSIONS
+from trainer_core.backends.trainer_v2.preflight import PERMISSIONS
 
 GRANTED = {(verb, each.api_resource.group, each.resource_name) for each in PERMISSIONS for verb in each.verbs}
 PATH = re.compile(

@@ -13,7 +13,7 @@ from trainer_core.config import KubernetesBackendConfig
 from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES
 from trainer_core.runtime_admin import ml_policies
 from trainer_core.runtime_admin.apply import RuntimeAdmin
-from trainer_core.runtime_admin.upgrade import upgrade_runtime
+from trainer_core.runtime_admin.ml_policies import upgrade_runtime
 
 FRAMEWORK = "trainer.kubeflow.org/framework"
 STEP = "trainer.kubeflow.org/trainjob-ancestor-step"

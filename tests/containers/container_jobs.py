@@ -48,6 +48,7 @@ def build_job(request: TrainJobRequest | None = None, **settings) -> ContainerJo
     """Return a job that was created at `START`."""
     request = request or build_request()
     claim = {"created": START.isoformat(), "attempt": 0, "fingerprint": "", "request": request.to_dict()}
+    claim |= {"engine_host": "here", "engine": "e" * 32}
     return ContainerJob(
         "default", "digits", "u" * 32, {**claim, "plan": strip_commands(build_plan(request, **settings))}
     )

@@ -48,7 +48,9 @@ def test_docker_sockets_are_tried_before_podman_sockets():
 
 @pytest.mark.parametrize(("wanted", "unwanted"), [("docker", "podman.sock"), ("podman", "docker.sock")])
 def test_sockets_of_the_other_product_are_not_tried(wanted, unwanted):
-    assert not [each for each in addresses({}, container_runtime=wanted) if each.endswith(unwanted)]
+    found = addresses({}, container_runtime=wanted)
+    assert found
+    assert [each for each in found if each.endswith(unwanted)] == []
 
 
 def test_colima_home_sets_the_colima_socket():

@@ -81,6 +81,7 @@ CASES = (
         connect_to_cluster,
         runtime_with_resources="python-with-policy",
         reads_local_files=False,
+        reads_checkpoints=False,
         runs_runtime_without_trainer=True,
         restarts_processes=True,
         replaces_pods=True,
@@ -90,6 +91,7 @@ CASES = (
         "training-operator",
         lambda folder, **settings: connect_to_cluster(folder, TrainingOperatorBackendConfig, **settings),
         reads_local_files=False,
+        reads_checkpoints=False,
         replaces_pods=True,
         get_api=get_api,
     ),
@@ -97,6 +99,7 @@ CASES = (
         "runai",
         lambda folder, **settings: connect_to_cluster(folder, RunaiBackendConfig, **settings),
         reads_local_files=False,
+        reads_checkpoints=False,
         enforces_deadline=False,
     ),
 )

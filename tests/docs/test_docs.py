@@ -97,6 +97,7 @@ def test_the_reference_lists_the_exit_codes_of_the_command():
         exit_codes.FAILED,
         exit_codes.BAD_INPUT,
         *exit_codes._CODES.values(),
+        exit_codes.ANOTHER_FAILURE,
         exit_codes.INTERRUPTED,
     }
 

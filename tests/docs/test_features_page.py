@@ -9,7 +9,6 @@ from blocks import ROOT
 
 import trainer_core
 from trainer_core.options.base import BaseOption
-from trainer_core.testing import BackendContract
 from trainer_core.testing.case import is_applicable
 from trainer_core.testing.results_plugin import collect_tests, get_facts
 from trainer_core.testing.validation import ALL_OPTIONS
@@ -29,7 +28,9 @@ def features(monkeypatch):
 def list_run_backends(features):
     """The case and the results of each backend that was run."""
     cases = features.load_cases()
-    return [(cases[name], found) for name, found in features.read_results().items() if "not_run" not in found]
+    run = [(cases[name], found) for name, found in features.read_results().items() if "not_run" not in found]
+    assert run
+    return run
 
 
 def test_the_page_matches_the_results(features):
@@ -44,7 +45,7 @@ def test_the_results_have_exactly_the_known_backends(features):
 
 def test_the_results_of_a_backend_have_exactly_the_tests_that_apply_to_it(features):
     wanted = {
-        case.name: {n for n, test in collect_tests(BackendContract).items() if is_applicable(test, case)}
+        case.name: {n for n, test in collect_tests(features.Suite).items() if is_applicable(test, case)}
         for case, _ in list_run_backends(features)
     }
     assert {case.name: set(found["tests"]) for case, found in list_run_backends(features)} == wanted, AGAIN
@@ -52,7 +53,6 @@ def test_the_results_of_a_backend_have_exactly_the_tests_that_apply_to_it(featur
 
 def test_the_facts_match_the_cases_of_the_suite(features):
     backends = list_run_backends(features)
-    assert backends
     assert {case.name: found["facts"] for case, found in backends} == {
         case.name: get_facts(case) for case, _ in backends
     }, AGAIN

@@ -53,6 +53,7 @@ CASE = BackendCase(
     runtime=os.environ.get("TRAINJOB_E2E_RUNTIME", ""),
     image=os.environ.get("TRAINJOB_E2E_IMAGE"),
     reads_local_files=False,
+    reads_checkpoints=False,
     runs_runtime_without_trainer=True,
     restarts_processes=True,
     shares_checkpoints=ACCESS_MODE == "ReadWriteMany",

@@ -9,7 +9,7 @@ from s3_storage import static
 
 from trainer_core.fetch import parallel
 from trainer_core.fetch.s3 import etags
-from trainer_core.fetch.s3.multipart import PieceJournal
+from trainer_core.fetch.s3.download import PieceJournal
 from trainer_core.fetch.source import FetchError, Snapshot, SourceFile
 
 MIB = 2**20

@@ -55,6 +55,7 @@ def test_given_keys_sign_the_requests(data, proxy, fetch):
 def test_given_keys_are_used_without_the_session_token_of_the_environment(data, proxy, fetch, machine):
     machine.setenv("AWS_SESSION_TOKEN", "of-another-session")
     fetch(data, proxy.url)
+    assert proxy.seen
     assert [headers for _, _, headers in proxy.seen if "X-Amz-Security-Token" in headers] == []
 
 

@@ -512,6 +512,21 @@ def test_a_retried_job_resumes_from_a_bucket_and_no_secret_is_stored(bucket, tmp
     assert not any(SECRET.encode() in each for each in stored)
 
 
+def test_a_failed_job_is_debugged_from_a_checkpoint_in_a_bucket_which_stays_as_it_is(bucket, list_keys, tmp_path):
+    client = TrainerClient(LocalProcessBackendConfig(home=tmp_path / "home"))
+    trainer = CustomTrainer(func=train, func_args={"steps": 4, "fail_at": 4})
+    option = Checkpoints(f"s3://{bucket.name}/runs", every_steps=1)
+    name = client.train(runtime="python", trainer=trainer, options=[option])
+    client.wait(name)
+    before = list_keys("runs")
+
+    results = [client.debug(name, pdb=False, from_checkpoint=step) for step in (True, 2)]
+
+    assert [(each.same_error, each.outcome.resumed_from) for each in results] == [(True, 3), (True, 2)]
+    assert list_keys("runs") == before
+    assert not list(tmp_path.glob("trainjob-*/step-*"))
+
+
 def read_process_list(secret_name):
     """Save a checkpoint; return whether a process of this machine has the secret in its arguments."""
     import os

@@ -1,15 +1,19 @@
 """The component search: its outputs, its retries, and search_task."""
 
 import csv
+import re
 import time
 
 import pytest
 from kfp import dsl
 from kfp_driver import compiled
 
+from kfp_components.step import search_report
 from kfp_components.tasks import search_task, train_task
 from kfp_components.testing import host_runner
-from trainer_core import CustomTrainer, Objective, RandomSearch, Search
+from trainer_core import CustomTrainer, Objective, RandomSearch, Search, SearchOutcome, Trial
+from trainer_core.search.definition import SearchDefinition
+from trainer_core.search.results import BestTrial
 
 PROJECT = """
 def square(x=1.0, kind="a"):
@@ -90,6 +94,30 @@ def test_the_table_and_the_report_have_all_trials(search, client):
     page = tuned.artifact("report").read_text()
     assert all(name in page for name in list_trials(client))
     assert "loss by kind" in page
+    assert page.count('<polyline class="line ') == len(list_trials(client))
+    assert "<b>" not in page
+
+
+def test_the_report_has_a_line_for_each_of_the_best_trials_through_all_parameters():
+    space = {"p0": Search.loguniform(0.1, 0.2), "p1": [1, "<b>", {"a": [1]}], "p2": Search.randint(1, 1, log=True)}
+    definition = SearchDefinition.parse(space)
+    statuses = {0: "Stopped early", 1: "Failed"}
+    trials = tuple(
+        Trial(
+            *("job", {"p0": "0.1", "p1": "<b>", "p2": "1"}, None, []),
+            *(number, statuses.get(number, "Complete"), {"p0": 0.1, "p1": "<b>", "p2": 1}),
+            value=None if number == 1 else abs(number - 100.0),
+        )
+        for number in range(300)
+    )
+    best = BestTrial(100, {}, 0.0, "job")
+    page = search_report.render_html(
+        "tune", SearchOutcome("tune", "Complete", "complete", "", best, trials), definition
+    )
+    lines = re.findall(r'<polyline class="line (\w*)" points="([^"]*)"><title>(Trial \d+)', page)
+    assert len(lines) == 200
+    assert (lines[-1][0], lines[-1][2]) == ("best", "Trial 100")
+    assert {len(points.split()) for _, points, _ in lines} == {4}
     assert "<b>" not in page
 
 

@@ -107,7 +107,9 @@ def test_a_failed_job_fails_the_task(task, submit):
     finished = waiting.run()
 
     assert finished.returncode == 1
-    assert "error: TrainJob 'waited-for' is Failed: UserCode in node-0: " in finished.stderr
+    last = finished.stderr.splitlines()[-1]
+    assert last.startswith("error: TrainJob 'waited-for' is Failed: UserCode in node-0: ")
+    assert last.endswith("debug waited-for`")
     assert "Diagnosis" in waiting.artifact("report").read_text()
 
 

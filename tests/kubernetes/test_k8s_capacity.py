@@ -177,8 +177,9 @@ QUOTA = (
         (4, 1, 1, Category.SCHEDULING),
         (2, 4, 2, Category.SCHEDULING),
         (2, 4, 3, Category.REJECTED),
+        ("many", 0, 1, Category.SCHEDULING),
     ],
-    ids=["one pod is too large", "others use it", "others use it all", "all nodes together are too large"],
+    ids=["one pod is too large", "others use it", "others use it all", "all nodes are too large", "no number"],
 )
 def test_a_job_that_never_fits_into_the_quota_is_rejected(requested, used, num_nodes, category):
     raw = event("FailedCreate", QUOTA.format(requested=requested, used=used), kind="Job", name="digits-node-0")

@@ -16,9 +16,11 @@ from fake_cluster import Fault
 from trainer_core.config import KubernetesBackendConfig
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.k8s import informer, watched_jobs
+from trainer_core.k8s.cache import Stream
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import ForbiddenError
 from trainer_core.k8s.resources import TRAINJOBS
+from trainer_core.k8s.watched_jobs import Subscription, WatchedJobs
 
 JOBSET = "jobset.sigs.k8s.io/jobset-name"
 TIMEOUT = 300.0
@@ -461,6 +463,35 @@ async def test_waiting_without_a_change_ends_at_the_timeout(subscribe):
     subscription.snapshot()
 
     assert not await subscription.wait_async(0.05)
+
+
+@pytest.fixture
+def watched():
+    """Jobs without a reflector, and a subscription to one with the uid `first`."""
+    jobs = WatchedJobs(TARGET, "a", 0.0, lambda: None)
+    subscription = Subscription(jobs, "job", "first")
+    jobs.add(subscription, shares_list=False)
+    for stream in (Stream.JOBS, Stream.PODS):
+        jobs.finish_list(jobs.begin_list(stream, None), {}, 1)
+    return jobs, subscription
+
+
+@pytest.mark.parametrize(("uid", "state"), [("first", "new"), ("second", None)])
+def test_a_job_with_another_uid_is_not_the_job_of_a_subscription(watched, uid, state):
+    jobs, subscription = watched
+    jobs.apply_event(Stream.JOBS, "ADDED", {"metadata": {"name": "job", "uid": uid, "resourceVersion": "2"}})
+
+    assert subscription.snapshot().job == state
+
+
+def test_the_end_of_an_error_wakes_a_subscription(watched):
+    jobs, subscription = watched
+    jobs.report_error(Stream.JOBS, BackendUnavailableError("away"))
+    assert str(subscription.snapshot().error) == "away"
+    jobs.clear_error(Stream.JOBS)
+
+    assert subscription.wait(0)
+    assert subscription.snapshot().error is None
 
 
 async def test_waiting_can_be_cancelled(subscribe):

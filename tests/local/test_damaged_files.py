@@ -23,7 +23,7 @@ def test_a_status_that_another_program_changed_is_an_error_of_one_line_that_says
     for damage in DAMAGES:
         (home / "jobs/job/status.json").write_bytes(damage)
         with pytest.raises(
-            BackendUnavailableError, match=f"status.json was changed by .* remove {home}/jobs/job$"
+            BackendUnavailableError, match=r"status\.json was changed by .*; `trainjob delete job` removes it$"
         ) as error:
             client.observe(ref)
         assert (len(str(error.value).splitlines()), error.value.transient) == (1, False)
@@ -58,12 +58,28 @@ def test_other_jobs_are_listed_when_files_of_one_job_are_damaged_or_missing(clie
         shutil.copy(whole / file, home / "jobs/damaged" / file)
 
 
-@pytest.mark.parametrize("file", FILES[1:])
+@pytest.mark.parametrize("file", FILES)
 def test_a_damaged_job_can_be_deleted(client, ask, home, file):
     client.wait(client.submit(ask()))
     (home / "jobs/job" / file).write_text("damaged")
     client.delete_job("job")
     assert client.list_jobs() == []
+
+
+def test_a_running_job_whose_status_another_program_changed_is_deleted_with_its_processes(client, running, home, gate):
+    ref = running(waits_at, {"gate": gate})
+    (home / "jobs/job/status.json").write_text("damaged")
+    client.delete_job("job")
+    assert processes_of(ref.uid) == []
+    assert list((home / "jobs").iterdir()) == []
+
+
+def test_a_job_of_which_no_file_has_the_identity_is_left_and_the_error_names_its_folder(client, ask, home):
+    client.wait(client.submit(ask()))
+    for file in ("status.json", "plan.json"):
+        (home / "jobs/job" / file).write_text("damaged")
+    with pytest.raises(BackendUnavailableError, match=f"end the processes of the job and remove {home}/jobs/job$"):
+        client.delete_job("job")
 
 
 def test_files_and_empty_folders_are_not_listed_as_jobs(client, ask, home, caplog):

@@ -266,3 +266,19 @@ def test_an_incomplete_environment_is_built_again_and_removed_a_day_after_its_la
     client.delete_job("again")
     gc.remove_unused_environments(StateFolder(home))
     assert environments(home) == []
+
+
+def fails_with_tiny():
+    import tiny
+
+    raise RuntimeError(f"tiny {tiny.VERSION}")
+
+
+def test_a_job_with_packages_is_debugged_in_its_environment(client, ask, wheels, home):
+    client.wait(client.submit(ask(fails_with_tiny, packages_to_install=["tiny"])))
+    shutil.rmtree(wheels)
+
+    result = client.debug("job", pdb=False)
+
+    assert str(result) == "same error as job: UserCode in node-0: RuntimeError: tiny 1.0"
+    assert len(environments(home)) == 1

@@ -161,3 +161,26 @@ def test_the_files_of_a_large_project_that_no_job_uses_are_removed_after_a_day(c
     client.delete_job("used")
     gc.remove_unused_code(StateFolder(home))
     assert list((home / "code").iterdir()) == [new]
+
+
+def test_a_kit_that_no_job_uses_is_removed_after_a_day(client, ask, home):
+    client.submit(ask(name="used"))
+    assert wait_for_supervisor_exit(home, "used")
+    (used,) = (home / "kits").iterdir()
+    unused, new = home / "kits/unused", home / "kits/new"
+    for path in (unused, new):
+        path.mkdir()
+    # Created by an earlier version, it has its own programs.
+    (home / "jobs/earlier/code").mkdir(parents=True)
+    for path in (used, unused):
+        os.utime(path, (0, 0))
+    gc.remove_unused_code(StateFolder(home))
+    assert set((home / "kits").iterdir()) == {used, new}
+    client.submit(ask(name="later"))
+    assert used.stat().st_mtime > time.time() - HOUR
+    assert wait_for_supervisor_exit(home, "later")
+    for name in ("used", "later"):
+        client.delete_job(name)
+    os.utime(used, (0, 0))
+    gc.remove_unused_code(StateFolder(home))
+    assert list((home / "kits").iterdir()) == [new]

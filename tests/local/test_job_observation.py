@@ -118,7 +118,6 @@ def test_a_job_of_another_host_is_not_taken_for_dead_and_gets_no_signal(store):
     record = observations.read_record(folder)
     with pytest.raises(JobElsewhereError, match="lives on host 'other'"):
         observations.check_signals_possible(record, folder)
-    observations.check_signals_possible(replace(record, host=None), folder)
     observations.check_signals_possible(replace(record, host=host.get_host_identity()), folder)
 
 

@@ -14,7 +14,7 @@ from local_jobs import PATIENCE, kill, processes_of, returns, supervisor_of, wai
 
 from trainer_core import Category, Owner, TrainJobRef
 from trainer_core.backends.local import gc, host
-from trainer_core.backends.local.job_store import StateFolder, read_json, write_json
+from trainer_core.backends.local.job_store import StateFolder
 from trainer_core.errors import JobElsewhereError
 
 HERE = replace(host.get_host_identity(), boot_id="boot-1", pid_namespace="pid:[1]", hostname="here", machine="m-1")
@@ -110,15 +110,6 @@ def test_an_old_job_of_another_host_is_not_garbage(client, running, be_on, home,
     assert gc.remove_old_jobs(StateFolder(home), keep=0, keep_days=1) == ["job"]
 
 
-def test_a_job_of_an_older_version_without_a_recorded_host_counts_as_one_of_this_host(client, running, home, gate):
-    ref = running(waits_at, {"gate": gate})
-    status = home / "jobs/job/status.json"
-    write_json(status, {key: value for key, value in read_json(status).items() if key != "host"})
-    client.cancel(ref)
-    assert client.get_job("job").status == "Failed"
-    assert processes_of(ref.uid) == []
-
-
 @pytest.mark.skipif(not CAN_UNSHARE, reason="this user must not create a PID namespace")
 def test_a_process_in_another_pid_namespace_sends_no_signal(client, running, home, gate):
     ref = running(waits_at, {"gate": gate})
@@ -142,7 +133,7 @@ def test_the_ref_names_the_host_and_survives_json(client, ask):
     assert again.host.startswith(f"{host.get_host_identity().hostname}/")
 
 
-def test_a_ref_of_an_older_version_has_no_host():
+def test_a_ref_without_a_host_has_no_such_field():
     data = TrainJobRef("local", "/home", "job", "uid").to_dict()
     assert "host" not in data
     assert TrainJobRef.from_dict(data).host is None

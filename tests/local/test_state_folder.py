@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import stat
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from uuid import uuid4
@@ -30,6 +32,7 @@ from trainer_core import (
 )
 from trainer_core.backends.local import job_store
 from trainer_core.backends.local.job_store import StateFolder
+from trainer_core.packaging import serializer
 
 ODD = "mit Leerzeichen, 'Zitat' & $HOME ü 日本 %20"
 
@@ -234,3 +237,33 @@ def test_a_child_that_is_forked_while_a_job_is_changed_does_not_keep_others_from
     finally:
         end.set()
         child.join()
+
+
+def test_the_jobs_of_a_folder_share_the_programs_of_their_nodes(client, ask, home):
+    names = ["first", "second", "third", "fourth"]
+    gate = threading.Barrier(len(names))
+
+    def submit(name):
+        gate.wait()
+        return client.submit(ask(name=name))
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        refs = list(pool.map(submit, names))
+    client.delete_job("first")
+    assert [client.wait(ref).result for ref in refs[1:]] == [client.wait("second").result] * 3
+    (kit,) = (home / "kits").iterdir()
+    assert {(home / "jobs" / name / "code").resolve() for name in names[1:]} == {kit}
+
+
+def test_damaged_programs_of_nodes_are_replaced_by_the_next_submit(client, ask, home):
+    client.wait(client.submit(ask(returns, {"value": 1}, name="first")))
+    (kit,) = (home / "kits").iterdir()
+    files = sorted(path for path in kit.rglob("*.py"))
+    before = {path: path.read_text() for path in files}
+    files[0].unlink()
+    files[1].write_text("")
+    (kit / serializer.BOOTSTRAP).write_text(before[kit / serializer.BOOTSTRAP].replace("return", "retour", 1))
+    assert client.wait(client.submit(ask(returns, {"value": 2}, name="second"))).result == 2
+    assert {path: path.read_text() for path in files} == before
+    shutil.rmtree(kit)
+    assert client.wait(client.submit(ask(returns, {"value": 3}, name="third"))).result == 3

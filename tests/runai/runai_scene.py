@@ -11,7 +11,7 @@ from fake_cluster import Cluster
 
 from trainer_core import RunaiBackendConfig, TrainerClient
 from trainer_core.backends.runai import parse
-from trainer_core.backends.runai.adapter import build_adapter
+from trainer_core.backends.runai.backend import build_adapter
 from trainer_core.jobs import Observation, TrainJobRef
 from trainer_core.request import TrainJobRequest
 

@@ -9,7 +9,7 @@ import pytest
 from runai_scene import ENDED, build_pod, build_workload, parse_job
 
 from trainer_core import RunaiBackendConfig
-from trainer_core.backends.runai.adapter import build_adapter
+from trainer_core.backends.runai.backend import build_adapter
 from trainer_core.jobs import Category
 from trainer_core.k8s import labels as k8s_labels, observations
 from trainer_core.k8s.parsing import parse_time

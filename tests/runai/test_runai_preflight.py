@@ -11,7 +11,7 @@ from fake_cluster import Cluster
 from runai_scene import NAMESPACE, create_client
 
 from trainer_core import TrainingWorkloadSpec
-from trainer_core.backends.runai.rbac import PERMISSIONS
+from trainer_core.backends.runai.preflight import PERMISSIONS
 from trainer_core.cli import main
 from trainer_core.k8s import rbac
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from trainer_core import SecretRef, TrainingWorkloadSpec
-from trainer_core.backend_fields import runai_wire
+from trainer_core.backend_fields import runai_workload
 from trainer_core.backend_fields.runai_items import Port, Removed, VolumeClaim
 
 #: The fields of a training workload in the documentation of Run:ai's API.
@@ -218,7 +218,7 @@ def test_internal_fields_from_the_server_are_accepted():
 
 @pytest.mark.parametrize("value", ["", "text", 0, False, {}, {"label": "text", "": 1}, {"a": {"path": "/data"}}])
 def test_unwrap_is_the_inverse_of_wrap(value):
-    assert runai_wire.unwrap(runai_wire.wrap(value)) == value
+    assert runai_workload.unwrap(runai_workload.wrap(value)) == value
 
 
 REFUSED = [

@@ -13,8 +13,7 @@ from trainer_core import DistributedConfig, Name, config as configs, request_bui
 from trainer_core.backends.training_operator import manifest, runtime_templates
 from trainer_core.backends.training_operator.backend import TrainingOperatorBackend
 from trainer_core.errors import InvalidRequestError
-from trainer_core.runtime_admin.launch_command import convert_command
-from trainer_core.runtime_admin.migrate import iterate_pytorch_jobs, migrate_pytorch_job
+from trainer_core.runtime_admin.migrate import convert_command, iterate_pytorch_jobs, migrate_pytorch_job
 from trainer_core.runtime_admin.validate import validate_runtime
 from trainer_core.trainers import CustomTrainerContainer
 

@@ -214,8 +214,9 @@ def test_a_slot_is_free_only_when_the_processes_of_an_ended_trial_are_gone(clien
         job = backend(client).list_running()[0]
         job.processes = ["process 7"]
         backend(client).fail(job.ref.name)
-        driver.step()
+        state = driver.step()
         assert len(list_runs(client)) == 2
+        assert driver._plan_wait(state, None)[1] <= 0.2
         job.processes = []
         driver.step()
         assert len(list_runs(client)) == 3
@@ -398,6 +399,13 @@ def test_a_loser_is_stopped_and_its_value_is_that_of_its_rung(client: TrainerCli
     assert outcome.trials[1].value == 0.2
     assert outcome.trials[1].reason == "loss 0.2 at step 1 is not the best of 2: 0.1"
     assert [trial for trial, _ in list_trials(client)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("stop", "seconds"), [(None, 30.0), (Asha(factor=2), 2.0)])
+def test_trials_that_may_be_stopped_early_are_read_more_often(client: TrainerClient, stop: Any, seconds: float) -> None:
+    with open_search(client, stop=stop) as driver:
+        driver.step()
+        assert driver._plan_wait(driver.step(), None)[1] == seconds
 
 
 def test_a_step_that_must_not_create_creates_nothing(client: TrainerClient) -> None:
@@ -593,6 +601,15 @@ def test_the_outcome_of_each_trial_is_stored_for_later_readers(
     with open_search(client) as driver:
         run_to_end(client, driver)
     assert sorted(outcome.job.name for outcome in stored) == sorted(job.ref.name for job in list_runs(client))
+
+
+def test_the_next_delete_completes_one_that_was_interrupted_before_the_records(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        run_to_end(client, driver)
+    for job in list_runs(client):
+        backend(client).delete(job.ref)
+    client.delete_optimization_job("tune")
+    assert backend(client).jobs == {}
 
 
 def test_a_trial_that_was_deleted_while_it_ran_is_not_listed_with_the_jobs_that_exist(client: TrainerClient) -> None:

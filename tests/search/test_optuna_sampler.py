@@ -133,7 +133,9 @@ def test_each_trial_starts_at_another_point_and_each_seed_too():
 
 
 def test_values_keep_their_types_and_bounds():
-    for line in search(loss, SPACE, TPE, trials=25):
+    lines = search(loss, SPACE, TPE, trials=25)
+    assert len(lines) == 25
+    for line in lines:
         assert 1e-4 <= line.parameters["lr"] <= 1e-1
         assert type(line.parameters["layers"]) is type(line.parameters["width"]) is int
         assert json.dumps(line.parameters["kind"]) in ("1", "1.0", "true", '"1"', "null", '{"depth": 2}', "[3]")

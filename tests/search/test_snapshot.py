@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from test_driver import backend, connect, finish, open_search
 
+from trainer_core import Asha, Checkpoints, Name
 from trainer_core.errors import JobNotFoundError
-from trainer_core.jobs import Category
+from trainer_core.jobs import Category, Progress
 from trainer_core.search import tables
 from trainer_core.search.snapshot import read_search
 
@@ -50,3 +51,16 @@ def test_an_ended_search_has_its_reason(driver):
 def test_a_search_without_trainjobs_does_not_exist(driver):
     with pytest.raises(JobNotFoundError, match="'search/other' has no TrainJob"):
         read_search(driver.client, "search/other")
+
+
+def test_a_trial_that_paused_without_a_value_has_failed():
+    client = connect()
+    policy = Asha(min_step=1, max_step=4, factor=2, promote=True)
+    with open_search(client, stop=policy, options=[Name("tune"), Checkpoints()]) as driver:
+        driver.step()
+        job = backend(client).list_running()[0]
+        job.progress = Progress(1, None, {"other": 1.0})
+        backend(client).pause(job.ref.name)
+        trials = read_search(client, "search/tune").trials
+        assert trials[0].reason == "paused at step 1 and reported no loss there"
+        assert [trial.status for trial in trials] == ["Failed", "Running"]

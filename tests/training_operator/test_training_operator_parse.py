@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core.backends.training_operator.adapter import ADAPTER
+from trainer_core.backends.training_operator.backend import ADAPTER
 from trainer_core.backends.training_operator.parse import parse_job, parse_pod
 from trainer_core.jobs import Category
 from trainer_core.k8s import observations

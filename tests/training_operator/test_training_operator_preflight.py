@@ -11,7 +11,7 @@ from test_training_operator_backend import build_crd_without_suspend
 from training_operator_scene import build_request, create_client
 
 from trainer_core import TrainingOperatorBackendConfig
-from trainer_core.backends.training_operator.rbac import PERMISSIONS
+from trainer_core.backends.training_operator.preflight import PERMISSIONS
 from trainer_core.k8s import rbac
 from trainer_core.k8s.rbac import AIRFLOW, KFP
 from trainer_core.preflight import check_backend

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,8 @@ import pytest
 from node_process import BARE, Node
 
 from trainer_core.node import bootstrap, checkpoint_ranks, checkpoints, env, progress
-from trainer_core.node.checkpoint_folder import CheckpointFolder, DamagedError, parse_manifest
+from trainer_core.node.checkpoint_folder import Checkpoint, CheckpointFolder, DamagedError, parse_manifest
+from trainer_core.node.checkpoint_retention import Retention
 from trainer_core.node.checkpoints import CheckpointError, CheckpointStore, checkpoint_path
 from trainer_core.packaging import argv_payload, serializer
 
@@ -214,8 +216,9 @@ def end(process, code, seconds=300):
 # ---- one process -----------------------------------------------------------------------------------------------
 
 
-def test_the_next_start_finds_the_newest_checkpoint(start_store, root):
+def test_the_next_start_finds_the_newest_checkpoint(start_store, root, capsys):
     save(start_store(), 3, 7)
+    assert "trainjob: checkpoint of step 7 is complete (" in capsys.readouterr().out
 
     last = start_store().latest()
 
@@ -330,12 +333,41 @@ def test_what_a_killed_start_left_is_swept(start_store, root):
     assert leftovers(root) == []
 
 
+def test_two_starts_that_sweep_at_once_do_not_disturb_each_other(root):
+    place = CheckpointFolder(str(root))
+    place.prepare(0)
+    for number in range(200):
+        (root / f".part-{number}").touch()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: place.sweep(), range(4)))
+
+    assert leftovers(root) == []
+
+
 def test_the_newest_and_the_best_are_kept(start_store, root):
     store = start_store(keep=2, keep_best="loss")
     save(store, 1, 2, 3, 4, 5, at_2=0.1)
     assert steps_of(root) == [2, 4, 5]
     save(start_store(keep=1, keep_best="loss", mode="max"), 6, at_6=0.5)
     assert steps_of(root) == [4, 6]
+
+
+def test_after_the_first_save_no_checkpoint_is_read_again_for_retention(root):
+    class Listed(CheckpointFolder):
+        lists = 0
+
+        def list_complete(self):
+            self.lists += 1
+            return super().list_complete()
+
+    place = Listed(str(root))
+    place.prepare(0)
+    retention = Retention(place, {"keep": 2})
+    saved = Checkpoint(1, root, {}, 1, "job", 0, 0.0, None)
+    for step in (1, 2, 3):
+        retention.add(saved._replace(step=step))
+
+    assert place.lists == 1
 
 
 def test_a_complete_step_is_not_written_again(start_store, root):
@@ -989,6 +1021,27 @@ def test_a_rank_on_a_full_disk_fails_the_others_at_once_and_leaves_nothing(start
     end(ranks[1], 120, seconds=100)  # Python's exit code for a log that cannot be written.
     # In the background, the save at 30 may still run at 40.
     assert (steps_of(root)[:2], leftovers(root)) == ([10, 20], [])
+
+
+#: Rank 1 fails in the first save; the training of both ranks continues.
+CONTINUING = """
+from trainer_core import checkpoints
+store = checkpoints()
+for step in (1, 2):
+    try:
+        with store.save(step) as folder:
+            (folder / f"rank-{store.rank}.txt").write_text(str(1 / (step - store.rank)))
+    except Exception as error:
+        print(step, type(error).__name__)
+"""
+
+
+def test_ranks_that_continue_after_a_failed_save_save_the_next_step(start_rank, root):
+    ranks = [start_rank(rank, 2, program=CONTINUING) for rank in range(2)]
+
+    assert "1 CheckpointError" in end(ranks[0], 0)
+    assert "1 ZeroDivisionError" in end(ranks[1], 0)
+    assert steps_of(root) == [2]
 
 
 def test_checkpoints_stay_until_the_functions_of_all_ranks_have_returned(start_rank, root, tmp_path):

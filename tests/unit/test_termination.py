@@ -233,6 +233,14 @@ def test_any_record_of_an_error_fits(message, trace, kind):
     assert parse_record(data)["error"]["rank"] == 123456
 
 
+def test_a_long_name_of_an_error_leaves_room_for_its_message():
+    record = {"error": {"type": "E" * 9000, "message": "the reason", "traceback": "", "rank": 0}}
+    error = parse_record(encode_error(record))["error"]
+
+    assert error["message"] == "the reason"
+    assert error["type"].startswith("EEE")
+
+
 @pytest.mark.parametrize("message", ["short", "x" * 100_000])
 def test_the_newest_checkpoint_stays_in_the_record_of_an_error_of_any_length(log, message):
     report_values(log, checkpoint=4, resumed_from=2)

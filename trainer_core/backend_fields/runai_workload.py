@@ -20,7 +20,6 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from trainer_core import resources, validation
-from trainer_core.backend_fields import runai_wire
 from trainer_core.backend_fields.runai_items import (
     EnvValue,
     ExposedUrl,
@@ -33,13 +32,66 @@ from trainer_core.backend_fields.runai_items import (
     NonNegativeInt,
     Port,
     Quantity,
+    Removed,
     S3Bucket,
     ServiceType,
     Toleration,
     VolumeClaim,
 )
-from trainer_core.secrets import parse_secret, redact
+from trainer_core.secrets import SecretRef, parse_secret, redact
 from trainer_core.text import shorten
+
+_SECRET_PREFIX = "SECRET:"  # noqa: S105 -- the prefix of a reference
+_DELETED = {"deleted": True}
+
+
+def wrap(value: Any) -> dict[str, Any]:
+    """Wrap the value of a field: a dict as items, anything else as a value."""
+    if isinstance(value, Mapping):
+        return {"items": {str(label): _wrap_item(item) for label, item in value.items()}}
+    return _wrap_item(value)
+
+
+def unwrap(raw: Any) -> Any:
+    """Return the value that `wrap` wrapped."""
+    if isinstance(raw, Mapping) and raw.keys() == {"value"}:
+        return raw["value"]
+    if isinstance(raw, Mapping) and raw.keys() == {"items"} and isinstance(raw["items"], Mapping):
+        return {label: _unwrap_item(label, item) for label, item in raw["items"].items()}
+    raise ValueError(f"expected {{'value': …}} or {{'items': …}}, got {str(raw)[:80]}")
+
+
+def format_secret(ref: SecretRef) -> str:
+    """Return the value of an environment variable that refers to an entry of a Secret."""
+    return f"{_SECRET_PREFIX}{ref.name},{ref.key}"
+
+
+def parse_secret_text(value: Any) -> Any:
+    """Return the value of an environment variable, as a SecretRef if it refers to an entry of a Secret."""
+    if isinstance(value, str) and value.startswith(_SECRET_PREFIX):
+        name, _, key = value.removeprefix(_SECRET_PREFIX).partition(",")
+        try:
+            return SecretRef(name, key)
+        except ValueError:
+            return value
+    return value
+
+
+def _wrap_item(value: Any) -> dict[str, Any]:
+    if isinstance(value, Removed):
+        return dict(_DELETED)
+    if isinstance(value, SecretRef):
+        return {"value": format_secret(value)}
+    return {"value": value.to_wire() if isinstance(value, ItemModel) else value}
+
+
+def _unwrap_item(label: str, raw: Any) -> Any:
+    if raw == _DELETED:
+        return Removed()
+    if not isinstance(raw, Mapping) or raw.keys() != {"value"}:
+        raise ValueError(f"item {label!r}: expected {{'value': …}} or {{'deleted': true}}, got {str(raw)[:80]}")
+    return raw["value"]
+
 
 __all__ = ["TrainingWorkloadSpec", "normalize_fields"]
 
@@ -332,9 +384,7 @@ class TrainingWorkloadSpec(BaseModel):
         extra: dict[str, Any] = {}
         for key, value in raw.items():
             try:
-                fields[names[key]] = (
-                    value if key in _UNWRAPPED_FIELDS else _parse_items(names[key], runai_wire.unwrap(value))
-                )
+                fields[names[key]] = value if key in _UNWRAPPED_FIELDS else _parse_items(names[key], unwrap(value))
             except (KeyError, ValueError):
                 extra[key] = value
         return cls._build({**fields, "extra": extra}, _FROM_SERVER)
@@ -345,7 +395,7 @@ class TrainingWorkloadSpec(BaseModel):
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             if name != "extra" and value is not None:
-                fields[str(field.alias)] = value if field.alias in _UNWRAPPED_FIELDS else runai_wire.wrap(value)
+                fields[str(field.alias)] = value if field.alias in _UNWRAPPED_FIELDS else wrap(value)
         return {**fields, **self.extra}
 
     def to_dict(self) -> dict[str, Any]:
@@ -414,7 +464,7 @@ def _parse_items(name: str, value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     if name == "environment":
-        return {label: runai_wire.parse_secret_text(item) for label, item in value.items()}
+        return {label: parse_secret_text(item) for label, item in value.items()}
     return {label: _move_unknown_members(name, item) for label, item in value.items()}
 
 

@@ -33,7 +33,7 @@ from trainer_core.jobs import (
 from trainer_core.lifecycle import adoption, attempt_memory
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
-from trainer_core.request import TrainJobRequest
+from trainer_core.request import Code, TrainJobRequest
 from trainer_core.runtimes import Runtime
 
 __all__ = ["Backend", "NameTakenError"]
@@ -292,6 +292,20 @@ class Backend(ABC):
         Raises:
             JobNotFoundError: The TrainJob was deleted.
         """
+
+    def get_code(self, ref: TrainJobRef) -> Code | None:
+        """Return the function that a TrainJob runs, with the files of its project unless they lie at their URI.
+
+        None for a TrainJob that runs no function.
+
+        Args:
+            ref: The TrainJob.
+
+        Raises:
+            JobNotFoundError: The TrainJob was deleted.
+        """
+        trainer = self.get_request(ref).trainer
+        return trainer.code if trainer else None
 
     @abstractmethod
     def get_ref(self, name: str) -> TrainJobRef:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
@@ -154,9 +154,8 @@ class DebugBackend(Backend):
             created = datetime.fromisoformat(_utc_timestamp())
             job = self._jobs[name] = _DebugJob(request, ref, attempt, created, folder)
             job.append_event("Created", f"TrainJob {name} is created")
-            job.outcome = _run_job(
-                job, self._cache, checkpoint_location.build_variables(request, self.get_checkpoints_uri(request))
-            )
+            checkpoint_env = checkpoint_location.build_variables(request, self.get_checkpoints_uri(request))
+            job.outcome = _run_job(job, self.cache, checkpoint_env, self.on_error)
             job.append_event(job.status, str(job.outcome.diagnosis or f"TrainJob {name} is complete"))
             return ref
 
@@ -248,8 +247,12 @@ class DebugBackend(Backend):
         )
 
     @cached_property
-    def _cache(self) -> Path:
+    def cache(self) -> Path:
+        """Folder of what initializers fetch."""
         return Path(tempfile.mkdtemp(prefix="trainjob-cache-"))
+
+    def on_error(self, error: BaseException) -> None:
+        """Do nothing. Called with the exception of a function while its environment and files still exist."""
 
     def _get_job(self, ref: TrainJobRef) -> _DebugJob:
         job = self._jobs.get(ref.name)
@@ -276,7 +279,12 @@ def _to_existing_job(job: _DebugJob) -> ExistingJob:
     return ExistingJob(job.ref.name, job.status, job.request.fingerprint(), key, generation, job.attempt)
 
 
-def _run_job(job: _DebugJob, cache_folder: Path, checkpoint_env: Mapping[str, str]) -> Outcome:
+def _run_job(
+    job: _DebugJob,
+    cache_folder: Path,
+    checkpoint_env: Mapping[str, str],
+    on_error: Callable[[BaseException], None],
+) -> Outcome:
     started = _utc_timestamp()
     fetched: dict[str, str] = {}
     for role, source in job.request.initializer_sources():
@@ -289,7 +297,7 @@ def _run_job(job: _DebugJob, cache_folder: Path, checkpoint_env: Mapping[str, st
             return _build_failed_outcome(job, started, f"{role}-initializer", {}, code)
     termination: Mapping[str, Any] = {}
     if job.request.trainer is not None and job.request.trainer.code is not None:
-        termination, code = _call_function(job, job.request.trainer, checkpoint_env)
+        termination, code = _call_function(job, job.request.trainer, checkpoint_env, on_error)
         if code:
             return _build_failed_outcome(job, started, _NODE, termination, code)
     last = job.read_progress()
@@ -340,7 +348,10 @@ def _fetch(job: _DebugJob, role: str, source: InitializerSource, cache_folder: P
 
 
 def _call_function(
-    job: _DebugJob, trainer: TrainerRequest, checkpoint_env: Mapping[str, str]
+    job: _DebugJob,
+    trainer: TrainerRequest,
+    checkpoint_env: Mapping[str, str],
+    on_error: Callable[[BaseException], None],
 ) -> tuple[dict[str, Any], int]:
     """Call the training function as the only process of a node; return its termination record and exit code."""
     log = io.StringIO()
@@ -350,25 +361,28 @@ def _call_function(
     folder = job.folder / "function"
     modules = _import_from_project(project.model_dump(), folder) if project else contextlib.nullcontext()
     with _job_environment(job, trainer, termination, checkpoint_env), _copy_output(log), modules:
-        code = _run_payload(payload, folder)
+        code = _run_payload(payload, folder, on_error)
     job.logs[_NODE] = log.getvalue().splitlines()
     return parse_record(termination.read_bytes()) or {}, code
 
 
-def _run_payload(payload: dict[str, Any], folder: Path) -> int:
+def _run_payload(payload: dict[str, Any], folder: Path, on_error: Callable[[BaseException], None]) -> int:
     """Call the function, write its termination record, and return the exit code that its process would have."""
     reset()
     try:
         value = bootstrap.call(payload, folder)
     except SystemExit as stop:
         if stop.code not in (None, 0):
-            report_error(stop.with_traceback(bootstrap.strip_internal_frames(stop.__traceback__)))
+            stop = stop.with_traceback(bootstrap.strip_internal_frames(stop.__traceback__))
+            report_error(stop)
+            on_error(stop)
             return stop.code if isinstance(stop.code, int) else 1
         value = None
     except Exception as error:  # noqa: BLE001 -- boundary of the user's function: any exception fails the job
         error = error.with_traceback(bootstrap.strip_internal_frames(error.__traceback__))
         report_error(error)
         bootstrap.print_traceback(error)
+        on_error(error)
         return 1
     finally:
         flush()

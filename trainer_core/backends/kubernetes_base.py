@@ -48,7 +48,8 @@ from trainer_core.k8s.parsing import RawObject
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps
 from trainer_core.options.scheduling import KUEUE_QUEUE
-from trainer_core.request import TRACKING_SECRETS, TrainJobRequest
+from trainer_core.packaging import argv_payload
+from trainer_core.request import TRACKING_SECRETS, Code, TrainJobRequest
 from trainer_core.retries import repeat_while_failing
 from trainer_core.runtimes import Runtime
 
@@ -228,6 +229,14 @@ class BaseKubernetesBackend(Backend):
 
     def get_request(self, ref: TrainJobRef) -> TrainJobRequest:
         return self._reader.get_request(ref)
+
+    def get_code(self, ref: TrainJobRef) -> Code | None:
+        # The recorded request is without the files of the project, which travel in the arguments.
+        code = super().get_code(ref)
+        if code is None or code.project is None or code.project.uri is not None:
+            return code
+        payload = argv_payload.find_payload(self._reader.get_object_by_ref(ref))
+        return Code.model_validate(payload) if payload else code
 
     def get_ref(self, name: str) -> TrainJobRef:
         return observations.build_ref(self.adapter.parse_job(self._reader.get_object(name, self.namespace)))

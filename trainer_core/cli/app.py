@@ -13,6 +13,7 @@ import typer
 
 from trainer_core.cli import (
     create_runtime,
+    debug,
     doctor,
     exit_codes,
     jobs,
@@ -23,7 +24,7 @@ from trainer_core.cli import (
     submit,
     tracking,
 )
-from trainer_core.cli.options import GlobalOptions, move_global_options
+from trainer_core.cli.options import GlobalOptions, fill_optional_values, move_global_options
 from trainer_core.errors import TrainerError
 from trainer_core.text import shorten
 
@@ -36,7 +37,7 @@ app = typer.Typer(
 )
 for _function in (
     *(submit.submit, submit.initialize, submit.render),
-    *(jobs.list_jobs, jobs.compare, jobs.get, jobs.wait, jobs.logs, jobs.events, jobs.retry),
+    *(jobs.list_jobs, jobs.compare, jobs.get, jobs.wait, jobs.logs, jobs.events, jobs.retry, debug.debug),
     *(jobs.suspend, jobs.resume, jobs.cancel, jobs.delete, jobs.checkpoints, jobs.reap),
     *(search.search, search.searches, doctor.doctor, lint.lint, migrate.migrate),
     *(tracking.runs, tracking.promote, tracking.models),
@@ -93,7 +94,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     try:
         given = sys.argv[1:] if arguments is None else arguments
-        code = app(args=move_global_options(given), prog_name="trainjob", standalone_mode=False)
+        code = app(args=fill_optional_values(move_global_options(given)), prog_name="trainjob", standalone_mode=False)
     except typer.Exit as end:
         return int(end.exit_code)
     except (KeyboardInterrupt, typer.Abort):

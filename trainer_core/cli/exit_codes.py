@@ -20,6 +20,7 @@ NOT_FOUND = 3
 CONFLICT = 4
 TIMED_OUT = 5
 UNAVAILABLE = 6
+ANOTHER_FAILURE = 7
 INTERRUPTED = 130
 
 _CODES: dict[type[Exception], int] = {
@@ -35,7 +36,7 @@ _CODES: dict[type[Exception], int] = {
 
 HELP = (
     "Exit codes: 0 success, 1 the TrainJob failed, 2 invalid input, 3 TrainJob or runtime not found, 4 name conflict, "
-    "5 timeout of a wait, 6 backend unavailable, 130 interrupted."
+    "5 timeout of a wait, 6 backend unavailable, 7 another failure than that of the debugged TrainJob, 130 interrupted."
 )
 
 

@@ -1,4 +1,8 @@
-"""Subcommands for existing TrainJobs, such as list, compare, get, wait, logs, checkpoints, delete and reap."""
+"""Subcommands for existing TrainJobs, such as list, compare, get, wait, logs, checkpoints, delete and reap.
+
+Each is a short function: the options, one or two calls of `TrainerClient`, and the output as a table or JSON. Failures
+are raised; `cli.app` prints them in one line and chooses the exit code.
+"""
 
 from __future__ import annotations
 
@@ -137,6 +141,8 @@ def compare(
     """Print in what TrainJobs differ: function, code, files, arguments, packages, metrics, duration and more."""
     client = _get_client(context)
     names = [*(names or ()), *_list_trials(client, search)]
+    if len(names) < 2 and search is not None:
+        raise InvalidRequestError(f"search {search!r} has {len(names)} trials here; two or more can be compared")
     if len(names) < 2:
         given = repr(names[0]) if names else "none"
         raise InvalidRequestError(f"one TrainJob cannot be compared; name another one beside {given}, or a search")

@@ -14,6 +14,9 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.secrets import redact
 from trainer_core.yaml_documents import parse_yaml
 
+#: Value of ``--from-checkpoint`` without a step.
+NEWEST = "newest"
+
 
 @dataclass
 class GlobalOptions:
@@ -54,6 +57,16 @@ def move_global_options(arguments: Sequence[str]) -> list[str]:
         else:
             rest.append(argument)
     return [*first, *rest, *remaining]
+
+
+def fill_optional_values(arguments: Sequence[str]) -> list[str]:
+    """Return arguments in which ``--from-checkpoint`` without a step has the value `NEWEST`."""
+    filled: list[str] = []
+    for number, argument in enumerate(arguments, start=1):
+        filled.append(argument)
+        if argument == "--from-checkpoint" and not "".join(arguments[number : number + 1])[:1].isdecimal():
+            filled.append(NEWEST)
+    return filled
 
 
 def parse_key_values(option: str, values: Sequence[str] | None) -> dict[str, str]:

@@ -22,7 +22,7 @@ from trainer_core.runtime_admin import ml_policies
 from trainer_core.runtime_admin.apply import RuntimeAdmin, RuntimeSummary, summarize_runtime
 from trainer_core.runtime_admin.diagnostics import ERROR, Diagnostic
 from trainer_core.runtime_admin.diff import Change
-from trainer_core.runtime_admin.upgrade import upgrade_runtime
+from trainer_core.runtime_admin.ml_policies import upgrade_runtime
 from trainer_core.runtime_admin.validate import check_types, validate_runtime
 from trainer_core.runtimes import Runtime
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer_core.client.trainer_client import TrainerClient
+from trainer_core.search.definition import SearchDefinition
+from trainer_core.search.searches import Searches
 
 if TYPE_CHECKING:
     from trainer_core.config import BackendConfig
-    from trainer_core.jobs import Event
     from trainer_core.search.definition import Algorithm, Objective, TrialConfig
-    from trainer_core.search.results import OptimizationJob, Result
     from trainer_core.template import TrainJobTemplate
     from trainer_core.tracking.server import MlflowServer
 
 __all__ = ["OptimizerClient"]
 
 
-class OptimizerClient:
+class OptimizerClient(Searches):
     """Run hyperparameter searches with the API of the Kubeflow SDK's optimizer: change the import line.
 
     It is a view of `TrainerClient`, whose `optimize` has more: early stop, options, and the other backends' features.
@@ -50,7 +50,7 @@ class OptimizerClient:
     """
 
     def __init__(self, backend_config: BackendConfig | None = None, tracking: MlflowServer | None = None) -> None:
-        self.client = TrainerClient(backend_config, tracking)
+        super().__init__(TrainerClient(backend_config, tracking))
 
     def optimize(
         self,
@@ -76,92 +76,5 @@ class OptimizerClient:
             RuntimeError: The first trials could not be created.
             TimeoutError: The backend did not answer.
         """
-        return self.client.optimize(
-            trial_template,
-            search_space=search_space,
-            objectives=objectives,
-            trial_config=trial_config,
-            algorithm=algorithm,
-        )
-
-    def list_jobs(self) -> list[OptimizationJob]:
-        """Return all searches, newest first."""
-        return self.client.list_optimization_jobs()
-
-    def get_job(self, name: str) -> OptimizationJob:
-        """Return a search with its trials.
-
-        Args:
-            name: Name of the search.
-
-        Raises:
-            JobNotFoundError: The search does not exist.
-        """
-        return self.client.get_optimization_job(name)
-
-    def get_job_logs(self, name: str, trial_name: str | None = None, follow: bool = False) -> Iterator[str]:
-        """Yield the log lines of a trial.
-
-        Args:
-            name: Name of the search.
-            trial_name: Name of the trial, or its number. None (the default) for the best one so far, or the first one.
-            follow: True yields new lines until the trial has ended. Default False.
-
-        Raises:
-            JobNotFoundError: The search or the trial does not exist.
-        """
-        return self.client.get_optimization_job_logs(name, trial_name, follow)
-
-    def get_best_results(self, name: str) -> Result | None:
-        """Return the parameters and metrics of the best trial so far; None while none has a value.
-
-        Args:
-            name: Name of the search.
-
-        Raises:
-            JobNotFoundError: The search does not exist.
-        """
-        return self.client.get_best_results(name)
-
-    def wait_for_job_status(
-        self,
-        name: str,
-        status: set[str] = {"Complete"},  # noqa: B006 - the reference's signature; never changed here
-        timeout: int = 3600,
-        polling_interval: int = 2,
-        callbacks: list[Callable[[OptimizationJob], None]] | None = None,
-    ) -> OptimizationJob:
-        """Continue a search until it has one of the statuses, and return it.
-
-        Args:
-            name: Name of the search.
-            status: Any of ``Created``, ``Running``, ``Complete``, ``Failed``. Default ``{"Complete"}``.
-            timeout: Maximum time to wait, in seconds. Default 3600.
-            polling_interval: Not used: changes are noticed when they happen.
-            callbacks: Called with the search after each change. None (the default) for none.
-
-        Raises:
-            ValueError: An argument is invalid.
-            RuntimeError: The search ended with another status.
-            WaitTimeoutError: It has none of the statuses within the timeout. Its trials continue.
-        """
-        return self.client.wait_for_optimization_job_status(name, status, timeout, polling_interval, callbacks)
-
-    def delete_job(self, name: str) -> None:
-        """End a search and delete its TrainJobs. Succeeds if it does not exist.
-
-        Args:
-            name: Name of the search.
-        """
-        self.client.delete_optimization_job(name)
-
-    def get_job_events(self, name: str) -> list[Event]:
-        """Return the events of the TrainJobs of a search, oldest first.
-
-        Args:
-            name: Name of the search.
-
-        Raises:
-            JobNotFoundError: The search does not exist.
-        """
-        return self.client.get_optimization_job_events(name)
+        definition = SearchDefinition.parse(search_space, objectives, trial_config, algorithm)
+        return self.start(trial_template, definition)

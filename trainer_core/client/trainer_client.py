@@ -35,6 +35,7 @@ from trainer_core.secrets import redact
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trainer_core.client.debugging import DebugResult
     from trainer_core.initializers import Initializer
     from trainer_core.request_builder import Option, Trainer
     from trainer_core.runtimes import Runtime
@@ -328,6 +329,54 @@ class TrainerClient:
         from trainer_core.client.attempts import start_next_attempt  # Only for a person who retries.
 
         return start_next_attempt(self.backend, self.submit, self.get_job_ref(job))
+
+    def debug(
+        self,
+        job: str | TrainJobRef,
+        *,
+        from_checkpoint: bool | int = False,
+        dataset: str | Path | None = None,
+        break_at: str | None = None,
+        pdb: bool = True,
+        on: str = "debug",
+        nodes: int | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> DebugResult:
+        """Run the function of a TrainJob on this machine under a debugger, and compare how it ends.
+
+        The function, the files of its project and its arguments are those of the TrainJob. It runs as the only process,
+        rank 0, and an exception starts ``pdb`` at the line that raised it. Nothing of the TrainJob changes: checkpoints
+        are copied, and what the function writes goes into a temporary folder. What this machine lacks is printed.
+        The code of the TrainJob runs with your rights.
+
+        Example:
+            ```python
+            client = TrainerClient(KubernetesBackendConfig(namespace="team"))
+            result = client.debug("nightly-1", from_checkpoint=True, dataset="./sample")
+            ```
+
+        Args:
+            job: Its name or ref.
+            from_checkpoint: True starts from a copy of its newest complete checkpoint, a number from that of this step.
+                False (the default) starts from the beginning.
+            dataset: File or folder that replaces its dataset. None (the default) fetches its own.
+            break_at: ``FILE:LINE`` of a breakpoint, such as ``"train.py:12"``. None (the default) for none.
+            pdb: False only runs the function. Default True.
+            on: ``debug`` (the default), or ``local`` to run it as a job of several processes, without a debugger.
+            nodes: With ``local``: number of nodes, one process each. None (the default) for 1.
+            env: Environment variables, such as secrets that the TrainJob refers to. Secrets that this process does not
+                have are asked for on a terminal. None (the default) for those of this process.
+
+        Raises:
+            JobNotFoundError: The TrainJob does not exist.
+            UnsupportedError: It runs no function, or another version of Python; or its checkpoints cannot be read here.
+            InvalidRequestError: An argument is invalid, a secret is missing, or its code was changed or is lost.
+        """
+        from trainer_core.client import debugging  # Only for a person who debugs.
+
+        options = debugging.DebugOptions(from_checkpoint, dataset, break_at, pdb, on, nodes, env)
+        local = self.config if isinstance(self.config, LocalProcessBackendConfig) else LocalProcessBackendConfig()
+        return debugging.debug(self.backend, self.get_job_ref(job), options, local.state_home)
 
     def flush_tracking(self, timeout: float = 5.0) -> None:
         """Wait until the MLflow runs of submitted TrainJobs have their parameters and tags.
@@ -869,11 +918,11 @@ class TrainerClient:
         Raises:
             JobNotFoundError: The search does not exist.
         """
-        return self.searches.get(name)
+        return self.searches.get_job(name)
 
     def list_optimization_jobs(self) -> list[OptimizationJob]:
         """Return all searches, newest first."""
-        return self.searches.list_all()
+        return self.searches.list_jobs()
 
     def wait_for_optimization_job_status(
         self,
@@ -897,7 +946,7 @@ class TrainerClient:
             RuntimeError: The search ended with another status.
             WaitTimeoutError: It has none of the statuses within the timeout. Its trials continue.
         """
-        return self.searches.wait_for_status(name, status, timeout, callbacks or [])
+        return self.searches.wait_for_job_status(name, status, timeout, polling_interval, callbacks)
 
     def get_best_results(self, name: str) -> Result | None:
         """Return the parameters and metrics of the best trial so far; None while none has a value.
@@ -908,7 +957,7 @@ class TrainerClient:
         Raises:
             JobNotFoundError: The search does not exist.
         """
-        return self.searches.get_best(name)
+        return self.searches.get_best_results(name)
 
     def get_optimization_job_logs(
         self, name: str, trial_name: str | None = None, follow: bool = False
@@ -923,7 +972,7 @@ class TrainerClient:
         Raises:
             JobNotFoundError: The search or the trial does not exist.
         """
-        return self.searches.logs(name, trial_name, follow)
+        return self.searches.get_job_logs(name, trial_name, follow)
 
     def get_optimization_job_events(self, name: str) -> list[Event]:
         """Return the events of the TrainJobs of a search, oldest first.
@@ -934,7 +983,7 @@ class TrainerClient:
         Raises:
             JobNotFoundError: The search does not exist.
         """
-        return self.searches.events(name)
+        return self.searches.get_job_events(name)
 
     def cancel_optimization_job(self, name: str) -> None:
         """End a search and its trials permanently, and keep what they left. Succeeds if it does not exist.
@@ -950,7 +999,7 @@ class TrainerClient:
         Args:
             name: Name of the search.
         """
-        self.searches.delete(name)
+        self.searches.delete_job(name)
 
     def _find_ref(self, job: str | TrainJobRef) -> TrainJobRef | None:
         try:

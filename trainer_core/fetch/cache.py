@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from trainer_core.fetch.listing_cache import list_source
-from trainer_core.fetch.source import FetchError, FetchProgress, Snapshot, Source
+from trainer_core.fetch.source import FetchError, FetchProgress, Snapshot, Source, list_source
 from trainer_core.node import locks
 from trainer_core.text import format_size
 

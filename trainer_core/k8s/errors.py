@@ -128,7 +128,6 @@ def build_response_error(
     resource: ApiResource | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> TrainerError:
-    """Return the exception for a response other than success."""
     refusal = _parse_refusal(status, body, task, resource, headers or {})
     builders = {
         401: _build_unauthorized,

@@ -164,7 +164,6 @@ class JobReader:
         return True
 
     def get_object(self, name: str, namespace: str) -> RawObject:
-        """Return the object of the job that has this name now."""
         for resource in self._adapter.pod_labels:
             raw = self._find_object(resource, name, namespace)
             if raw is not None:
@@ -197,7 +196,6 @@ class JobReader:
         return self._list_objects(selector, selector, namespace)
 
     def list_search_objects(self, key: str, namespace: str) -> list[RawObject]:
-        """Return the objects of all jobs of a search."""
         selector = f"{_MANAGED_SELECTOR},{SEARCH_LABEL}={hash_owner_key(key)}"
         return self._list_objects(selector, selector, namespace)
 

@@ -1,6 +1,12 @@
 """Status, steps, observation and outcome of a job, computed from its state, its pods and its events.
 
 Pure functions without I/O, shared by all backends on Kubernetes.
+
+1. `get_status`: the conditions of the job, and whether its pods run.
+2. `build_observation`: the recorded outcome, if a waiter stored one; else that of an ended job, from the termination
+   records of its pods; else what prevents an active job from starting, with the time for which it may do so.
+3. `needs_explanation` tells whether the events of the namespace could explain more; `JobReader` then reads them, and
+   builds the observation again.
 """
 
 from __future__ import annotations

@@ -155,7 +155,6 @@ class WatchedJobs:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there are no subscriptions."""
         # With the lock: while a subscription is removed, others of its job are missing for a moment.
         with self._lock:
             return not self._subscriptions

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from trainer_core.jobs import COMPLETE, Category, Outcome, Progress
+from trainer_core.jobs import COMPLETE, Category, Observation, Outcome, Progress
 from trainer_core.lifecycle import early_stop
+from trainer_core.request import SearchEntry
 from trainer_core.search.definition import Asha, GridSearch, Objective, SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial, TrialState
 from trainer_core.search.space import count_cells
@@ -186,7 +187,7 @@ class Finish:
     reason: str
 
 
-Action: TypeAlias = Start | Stop | Record | Finish
+SearchAction: TypeAlias = Start | Stop | Record | Finish
 
 
 @dataclass(frozen=True)
@@ -200,8 +201,38 @@ class Decision:
     """
 
     table: SearchTable
-    actions: tuple[Action, ...]
+    actions: tuple[SearchAction, ...]
     wake_at: float | None = None
+
+
+def view_entry(job: str, section: SearchEntry) -> EntryView:
+    """Return the view of an entry whose job was not observed yet."""
+    if section.kind == "record":
+        limits = SearchDefinition.from_dict(section.definition).limits()
+        return EntryView(section.entry, job, section.created, reason=section.reason, limits=limits, has_processes=False)
+    return EntryView(section.entry, job, section.created, section.trial, section.parameters, section.rung)
+
+
+def apply_observation(
+    view: EntryView, observation: Observation, definition: SearchDefinition | None, now: float
+) -> EntryView:
+    """Return the view with the status, the step and the reports of its job. Without a definition no line is read."""
+    progress, trial = observation.progress, view.trial or 0
+    reported = progress.objective if progress else None
+    reports = view.reports
+    if reported is not None:
+        reports = tuple(RungReport(trial, *each) for each in reported.rungs) or reports
+    elif progress is not None and definition is not None:
+        reports = read_rungs(definition, trial, progress, reports, now)
+    step = progress.step if progress and progress.step is not None else view.step
+    return replace(view, status=observation.status, reports=reports, step=step)
+
+
+def apply_outcome(view: EntryView, outcome: Outcome, definition: SearchDefinition) -> EntryView:
+    """Return the view of a run that has ended."""
+    ending = judge(outcome, definition, view.trial or 0, view.parameters, view.rung)
+    status = view.status if view.status == "Deleted" else outcome.status
+    return replace(view, status=status, ending=ending, reports=ending.line.rungs or view.reports)
 
 
 def judge(
@@ -310,7 +341,7 @@ def decide(
     if end is None:
         losers = _find_losers(definition, trials, live)
         return Decision(_build_table(definition, trials, total), (*losers, *starts), wake_at)
-    actions: tuple[Action, ...] = tuple(Stop(entry.number, _explain_end(end)) for entry in live)
+    actions: tuple[SearchAction, ...] = tuple(Stop(entry.number, _explain_end(end)) for entry in live)
     if not live:
         trials = _build_trials(definition, entries, lines, closing=True)
         actions = (Finish(end),) if record else (Record(end),)
@@ -456,7 +487,7 @@ def _explain_end(reason: str) -> str | None:
 
 def _find_losers(
     definition: SearchDefinition, trials: Mapping[int, TrialView], live: Sequence[EntryView]
-) -> list[Action]:
+) -> list[SearchAction]:
     if definition.stop is None:
         return []
     objective = definition.objective
@@ -468,7 +499,7 @@ def _find_losers(
 
 def _choose_starts(
     definition: SearchDefinition, trials: Mapping[int, TrialView], live: int, total: int, lag: int | None
-) -> list[Action]:
+) -> list[SearchAction]:
     """Return the runs for the free slots: retries, then promotions, then new trials."""
     free = definition.trial_config.parallel_trials - live
     due = [trial for trial in trials.values() if trial.status == "Retrying"]

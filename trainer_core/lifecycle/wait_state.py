@@ -18,6 +18,7 @@ from trainer_core.errors import (
     WaitTimeoutError,
 )
 from trainer_core.jobs import Category, Diagnosis, JobFailedError, Observation, Outcome, PendingFailure, TrainJobRef
+from trainer_core.lifecycle import debugging
 from trainer_core.lifecycle.diagnosis import build_failed_outcome
 
 #: After this many errors in a row, other than an unreachable backend, a wait raises the error.
@@ -174,12 +175,14 @@ def raise_if_failed(outcome: Outcome) -> Outcome:
 
 
 def failure_message(outcome: Outcome) -> str:
-    """Return the failure of a TrainJob in one line, and whether a retry can help."""
+    """Return the failure of a TrainJob in one line, whether a retry can help, and the command to debug it."""
     diagnosis = outcome.diagnosis
     if diagnosis is None:
         return f"TrainJob {outcome.job.name!r} is Failed"
     retry = "a retry can help" if diagnosis.retryable else "a retry will not help"
-    return f"TrainJob {outcome.job.name!r} is Failed: {diagnosis} ({retry})"
+    command = debugging.suggest_command(outcome)
+    advice = f"; debug it with `{command}`" if command else ""
+    return f"TrainJob {outcome.job.name!r} is Failed: {diagnosis} ({retry}){advice}"
 
 
 def _kind(pending: PendingFailure) -> tuple[Category, float | None]:

@@ -87,7 +87,6 @@ class _Modules:
         return any(self._is_module(path) for path in self._get_paths(name))
 
     def find_missing(self, each: _Import) -> str | None:
-        """Return the module of an import that the project lacks."""
         parts = each.module.split(".")
         names = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
         return next((name for name in names if not self.has(name)), None)

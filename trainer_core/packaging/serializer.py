@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import base64
 import functools
+import hashlib
 import importlib
 import inspect
 import json
 import keyword
-import os
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from trainer_core.node import load_function
+from trainer_core.node import files, load_function
 from trainer_core.packaging import func_args, project_functions, source_extraction
 from trainer_core.packaging.project import Project
 from trainer_core.secrets import redact
@@ -100,18 +100,31 @@ def shipped_files() -> Mapping[str, str]:
     return MappingProxyType({"trainer_core/__init__.py": _INIT_MODULE, _MARKER: "", **shipped})
 
 
-def ship(folder: Path) -> Path:
-    """Write the files that travel with every job into a folder of one job; return the path of the bootstrap program.
+@cache
+def compute_kit_digest() -> str:
+    """Return the name of the files that travel with every job: other files have another one."""
+    return hashlib.sha256(json.dumps(list(shipped_files().items())).encode()).hexdigest()[:16]
 
-    Other users can read neither the files nor the folder.
+
+def ship(folder: Path) -> Path:
+    """Write the files that travel with every job, where they are missing or damaged; return the bootstrap program.
+
+    Other users can read neither the files nor the folder. Jobs may read them at the same time.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for parent in sorted({Path(relative).parent for relative in shipped_files()}):
-        (folder / parent).mkdir(mode=0o700, exist_ok=True)
+    for parent in (folder, folder / "trainer_core", folder / "trainer_core/node"):
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     for relative, text in shipped_files().items():
-        with open(folder / relative, "w", encoding="utf-8", opener=partial(os.open, mode=0o600)) as file:
-            file.write(text)
+        path, data = folder / relative, text.encode()
+        if not _is_equal(path, data):
+            files.replace(path, data)
     return folder / BOOTSTRAP
+
+
+def _is_equal(path: Path, data: bytes) -> bool:
+    try:
+        return path.read_bytes() == data
+    except FileNotFoundError:
+        return False
 
 
 def _code(kind: str, text: str, entry: str, args: dict[str, Any], types: dict[str, str]) -> dict[str, Any]:

@@ -1,4 +1,10 @@
-"""Build runtime manifests from parameters. Pure functions."""
+"""Build runtime manifests from parameters. Pure functions.
+
+1. The dataclasses of parameters check their values.
+2. A builder of `BUILDERS` joins an ML policy, one or two replicated jobs and their pods. `build_torch_runtime` of
+   ``RuntimeParameters("fast", num_nodes=2)`` has ``mlPolicy: {numNodes: 2, torch: {}}`` and the job ``node``.
+3. `add_initializers` adds the jobs that fetch data, before the nodes.
+"""
 
 from __future__ import annotations
 

@@ -1,17 +1,36 @@
-"""Validation of a runtime without an API server: field types, then the rules of `lint_runtime` and `lint_jobs`."""
+"""Validation of a runtime without an API server: field types, then the rules."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainer_core.runtime_admin import rules_jobs, rules_runtime, unknown_fields
+from trainer_core.runtime_admin import rules
 from trainer_core.runtime_admin.diagnostics import ERROR, Diagnostic, Diagnostics, build_error
 from trainer_core.runtime_admin.ml_policies import NEWEST, MlPolicyFields
 
 __all__ = ["check_types", "validate_runtime"]
 
-_RULES = (*rules_runtime.RULES, *rules_jobs.RULES, unknown_fields.check_unknown_fields)
+_RULES: tuple[Callable[[Mapping[str, Any]], Diagnostics], ...] = (
+    rules.check_kind,
+    rules.check_names,
+    rules.check_labels,
+    rules.check_spec,
+    rules.check_pod_group_policy,
+    rules.check_env_injection,
+    rules.check_framework,
+    rules.check_job_names,
+    rules.check_trainer,
+    rules.check_ancestors,
+    rules.check_labelled_jobs,
+    rules.check_job_templates,
+    rules.check_reserved_env,
+    rules.check_initializers,
+    rules.check_order,
+    rules.check_mpi,
+    rules.check_volume_claims,
+    rules.check_unknown_fields,
+)
 
 
 def validate_runtime(runtime: Mapping[str, Any], fields: MlPolicyFields = NEWEST) -> list[Diagnostic]:
@@ -22,7 +41,7 @@ def validate_runtime(runtime: Mapping[str, Any], fields: MlPolicyFields = NEWEST
     problems = list(check_types(runtime))
     if not problems:
         problems = [problem for rule in _RULES for problem in rule(runtime)]
-        problems += rules_runtime.check_ml_policy(runtime, fields)
+        problems += rules.check_ml_policy(runtime, fields)
     return sorted(problems, key=lambda problem: problem.severity != ERROR)
 
 

@@ -38,9 +38,9 @@ from trainer_core.jobs import (
 from trainer_core.lifecycle import adoption, search as decisions, wait_state
 from trainer_core.lifecycle.search import EntryView, Record, SearchTable, Start, Stop
 from trainer_core.request import Owner, SearchEntry, TrainJobRequest
-from trainer_core.search import sampling, template as templates
+from trainer_core.search import sampling, snapshot, template as templates
 from trainer_core.search.definition import OptunaSampler, SearchDefinition
-from trainer_core.search.history import RungReport, SettledTrial, parse_lines
+from trainer_core.search.history import SettledTrial, parse_lines
 from trainer_core.search.parameters import check_trial
 from trainer_core.search.results import SearchOutcome
 from trainer_core.search.tables import build_outcome
@@ -176,11 +176,7 @@ class SearchDriver:
     def find(cls, client: TrainerClient, key: str, generation: str | None = None) -> SearchDriver:
         """Return the driver of an existing search; of its newest generation, unless one is given."""
         if generation is None:
-            found = client.backend.list_search_jobs(key, ())
-            owners = [job[1].owner for job in found.values() if job is not None and job[1].owner]
-            for owner in owners:
-                if generation is None or adoption.is_older(generation, owner.generation):
-                    generation = owner.generation
+            generation = snapshot.find_newest_generation(snapshot.list_jobs(client, key))
         slug = key.removeprefix("search/") if key.startswith("search/") else "search"
         return cls(client, Owner(key=key, slug=slug, generation=generation))
 
@@ -374,17 +370,7 @@ class SearchDriver:
         if request.owner.generation != self.owner.generation:
             self._others.append((ref, request, observation))
             return
-        view = EntryView(
-            number=section.entry,
-            job=ref.name,
-            created=section.created,
-            trial=section.trial if section.kind == "run" else None,
-            parameters=section.parameters,
-            rung=section.rung,
-            reason=section.reason,
-            limits=SearchDefinition.from_dict(section.definition).limits() if section.kind == "record" else {},
-            has_processes=section.kind == "run",
-        )
+        view = decisions.view_entry(ref.name, section)
         entry = _Entry(view, ref, section, wait_state.start(ref, time.monotonic()))
         self._entries[section.entry] = entry
         self._lines |= parse_lines(line for line in section.settled if line and line[0] not in self._lines)
@@ -407,9 +393,7 @@ class SearchDriver:
         return SearchDefinition.from_dict(section.definition), templates.restore_template(request)
 
     def _find_limits(self) -> SearchEntry | None:
-        """Return the entry whose limits were set last."""
-        sections = (entry.section for _, entry in sorted(self._entries.items(), reverse=True))
-        return max(sections, key=lambda section: section.limits_since, default=None)
+        return snapshot.find_limits(entry.section for entry in self._entries.values())
 
     def _check_same_search(self) -> None:
         self.digest = templates.compute_digest(self.template, self.definition)
@@ -481,15 +465,8 @@ class SearchDriver:
 
     def _apply(self, entry: _Entry, observation: Observation) -> None:
         """Update the view of an entry."""
-        progress, trial = observation.progress, entry.section.trial or 0
-        reported = progress.objective if progress else None
-        reports = entry.view.reports
-        if reported is not None:
-            reports = tuple(RungReport(trial, *each) for each in reported.rungs)
-        elif progress is not None and self._is_ready:
-            reports = decisions.read_rungs(self.definition, trial, progress, reports, time.time())
-        step = progress.step if progress and progress.step is not None else entry.view.step
-        entry.view = replace(entry.view, status=observation.status, reports=reports or entry.view.reports, step=step)
+        definition = self.definition if self._is_ready else None
+        entry.view = decisions.apply_observation(entry.view, observation, definition, time.time())
         if entry.report is not None and entry.wait.outcome is None:
             entry.report(observation.status, None)
         if entry.wait.outcome is not None and self._is_ready:
@@ -509,11 +486,7 @@ class SearchDriver:
                 self.client.backend.store_outcome(outcome)
         if entry.verdict is not None and outcome.diagnosis is not None:
             outcome = entry.verdict
-        view = entry.view
-        ending = decisions.judge(outcome, self.definition, entry.view.trial, view.parameters, view.rung)
-        reports = ending.line.rungs or entry.view.reports
-        status = view.status if view.status == "Deleted" else outcome.status
-        entry.view = replace(entry.view, status=status, ending=ending, reports=reports)
+        entry.view = decisions.apply_outcome(entry.view, outcome, self.definition)
         if entry.report is not None:
             entry.report(outcome.status, outcome)
         entry.close()

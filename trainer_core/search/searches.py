@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainer_core import naming
 from trainer_core.errors import InvalidRequestError, JobNotFoundError, WaitTimeoutError
-from trainer_core.jobs import SEARCH_LABEL, SEARCH_RECORD_LABEL, Event, TrainJob, TrainJobRef
+from trainer_core.jobs import SEARCH_LABEL, SEARCH_RECORD_LABEL, Event, TrainJob
 from trainer_core.request import Owner, TrainJobRequest
-from trainer_core.search import tables, template as templates
+from trainer_core.search import snapshot, tables, template as templates
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.driver import SearchDriver, SearchState
 from trainer_core.search.results import OptimizationJob, Result, SearchOutcome
@@ -30,10 +30,10 @@ _STATUSES = frozenset({"Created", "Running", "Complete", "Failed"})
 
 
 class Searches:
-    """The searches of a client."""
+    """The searches of a client. `OptimizerClient` is one that makes its client."""
 
     def __init__(self, client: TrainerClient) -> None:
-        self._client = client
+        self.client = client
 
     def start(
         self,
@@ -58,7 +58,7 @@ class Searches:
         fields = dict(trial_template)
         options = [*fields.pop("options", ()), *(options or ())]
         fields["trainer"] = templates.add_example(fields.get("trainer"), definition.space)
-        request = self._client.build_request(options=options, **fields)
+        request = self.client.build_request(options=options, **fields)
         if request.literal_secrets:
             raise InvalidRequestError("a search takes secrets as references only; give SecretRef(name, key)")
         return self.open_request(request, definition, owner)
@@ -70,36 +70,49 @@ class Searches:
         if owner is None:
             name = request.require_name()
             owner = Owner(key=f"search/{name}", slug=name)
-        return SearchDriver(self._client, owner, definition, request)
+        return SearchDriver(self.client, owner, definition, request)
 
     def find(self, name: str) -> SearchDriver:
         """Return the driver of an existing search by its name or key."""
-        key = name if "/" in name else f"search/{name}"
-        return SearchDriver.find(self._client, key)
+        return SearchDriver.find(self.client, _get_key(name))
 
-    def list_all(self) -> list[OptimizationJob]:
+    def list_jobs(self) -> list[OptimizationJob]:
         """Return all searches, newest first."""
         keys: dict[str, str] = {}
-        jobs = self._client.list_jobs()
+        jobs = self.client.list_jobs()
         for job in jobs:
             label = job.labels.get(SEARCH_LABEL)
             if label is not None and label not in keys and SEARCH_RECORD_LABEL not in job.labels:
-                section = self._client.get_job_request(job.name).search
+                section = self.client.get_job_request(job.name).search
                 if section is not None:
                     keys[label] = section.key
         found = []
         for key in keys.values():
-            with suppress(JobNotFoundError), SearchDriver.find(self._client, key) as driver:
+            with suppress(JobNotFoundError), SearchDriver.find(self.client, key) as driver:
                 found.append(self._build_job(driver, jobs=jobs))
         return sorted(found, key=lambda job: job.creation_timestamp, reverse=True)
 
-    def get(self, name: str) -> OptimizationJob:
-        """Return a search with its trials."""
+    def get_job(self, name: str) -> OptimizationJob:
+        """Return a search with its trials.
+
+        Args:
+            name: Name of the search.
+
+        Raises:
+            JobNotFoundError: The search does not exist.
+        """
         with self.find(name) as driver:
             return self._build_job(driver)
 
-    def get_best(self, name: str) -> Result | None:
-        """Return the best trial so far."""
+    def get_best_results(self, name: str) -> Result | None:
+        """Return the parameters and metrics of the best trial so far; None while none has a value.
+
+        Args:
+            name: Name of the search.
+
+        Raises:
+            JobNotFoundError: The search does not exist.
+        """
         with self.find(name) as driver:
             return tables.build_result(driver.definition, driver.step(create=False).table)
 
@@ -113,14 +126,28 @@ class Searches:
         with self.find(name) as driver:
             return driver.run(timeout, on_change)
 
-    def wait_for_status(
+    def wait_for_job_status(
         self,
         name: str,
-        status: set[str],
-        timeout: float,
-        callbacks: Sequence[Callable[[OptimizationJob], None]],
+        status: set[str] = {"Complete"},  # noqa: B006 - the reference's signature; never changed here
+        timeout: int = 3600,
+        polling_interval: int = 2,
+        callbacks: list[Callable[[OptimizationJob], None]] | None = None,
     ) -> OptimizationJob:
-        """Drive a search until it has one of the statuses."""
+        """Continue a search until it has one of the statuses, and return it.
+
+        Args:
+            name: Name of the search.
+            status: Any of ``Created``, ``Running``, ``Complete``, ``Failed``. Default ``{"Complete"}``.
+            timeout: Maximum time to wait, in seconds. Default 3600.
+            polling_interval: Not used: changes are noticed when they happen.
+            callbacks: Called with the search after each change. None (the default) for none.
+
+        Raises:
+            ValueError: An argument is invalid.
+            RuntimeError: The search ended with another status.
+            WaitTimeoutError: It has none of the statuses within the timeout. Its trials continue.
+        """
         unknown = status - _STATUSES
         if unknown or not status:
             raise ValueError(f"status must name one or more of {', '.join(sorted(_STATUSES))}")
@@ -141,23 +168,42 @@ class Searches:
                     raise WaitTimeoutError(f"search {name!r} is {found} after {timeout} s; it has not been stopped")
                 driver.wait(state, end - time.monotonic())
 
-    def logs(self, name: str, trial: str | None, follow: bool) -> Iterator[str]:
-        """Yield the log of a trial, the best one by default."""
+    def get_job_logs(self, name: str, trial_name: str | None = None, follow: bool = False) -> Iterator[str]:
+        """Yield the log lines of a trial.
+
+        Args:
+            name: Name of the search.
+            trial_name: Name of the trial, or its number. None (the default) for the best one so far, or the first one.
+            follow: True yields new lines until the trial has ended. Default False.
+
+        Raises:
+            JobNotFoundError: The search or the trial does not exist.
+        """
         with self.find(name) as driver:
             table = driver.step(create=False).table
         views = table.trials.values()
-        chosen = next((view for view in views if trial in (view.job, str(view.number))), None) if trial else table.best
-        chosen = chosen or (None if trial else next(iter(views), None))
+        if trial_name is None:
+            chosen = table.best or next(iter(views), None)
+        else:
+            chosen = next((view for view in views if trial_name in (view.job, str(view.number))), None)
         if chosen is None or chosen.job is None:
-            raise JobNotFoundError(f"search {name!r} has no trial {trial!r}")
-        return self._client.get_job_logs(chosen.job, follow=follow)
+            raise JobNotFoundError(f"search {name!r} has no trial {trial_name!r}")
+        return self.client.get_job_logs(chosen.job, follow=follow)
 
-    def events(self, name: str) -> list[Event]:
-        """Return the events of the TrainJobs of a search, oldest first."""
+    def get_job_events(self, name: str) -> list[Event]:
+        """Return the events of the TrainJobs of a search, oldest first.
+
+        Args:
+            name: Name of the search.
+
+        Raises:
+            JobNotFoundError: The search does not exist.
+        """
         events: list[Event] = []
-        for ref in self.find(name).list_refs():
-            with suppress(JobNotFoundError):
-                events += self._client.get_job_events(ref)
+        with self.find(name) as driver:
+            for ref in driver.list_refs():
+                with suppress(JobNotFoundError):
+                    events += self.client.get_job_events(ref)
         return sorted(events, key=lambda event: event.event_time)
 
     def cancel(self, name: str) -> None:
@@ -165,14 +211,17 @@ class Searches:
         with suppress(JobNotFoundError), self.find(name) as driver:
             driver.cancel()
 
-    def delete(self, name: str) -> None:
-        """End a search and delete its TrainJobs; succeeds if it does not exist."""
-        with suppress(JobNotFoundError), self.find(name) as driver:
-            driver.cancel()
-            refs: list[TrainJobRef] = driver.list_refs()
-            # The records last: until then no other driver creates anything.
-            for ref in refs:
-                self._client.delete_job(ref)
+    def delete_job(self, name: str) -> None:
+        """End a search and delete its TrainJobs. Succeeds if it does not exist.
+
+        Args:
+            name: Name of the search.
+        """
+        self.cancel(name)
+        # Of all generations; the records last: until then no other driver creates anything.
+        jobs = snapshot.list_jobs(self.client, _get_key(name))
+        for ref, _, _ in sorted(jobs, key=lambda job: bool(job[1].search and job[1].search.kind == "record")):
+            self.client.delete_job(ref)
 
     def _build_job(
         self, driver: SearchDriver, state: SearchState | None = None, jobs: Sequence[TrainJob] | None = None
@@ -180,7 +229,7 @@ class Searches:
         table = (state or driver.step(create=False)).table
         definition = driver.definition
         if jobs is None:
-            jobs = self._client.list_jobs(labels={SEARCH_LABEL: naming.hash_owner_key(driver.owner.key)})
+            jobs = self.client.list_jobs(labels={SEARCH_LABEL: naming.hash_owner_key(driver.owner.key)})
         by_name = {job.name: job for job in jobs}
         trials = tables.build_trials(definition, table)
         return OptimizationJob(
@@ -195,3 +244,8 @@ class Searches:
             reason=table.reason,
             total=table.total,
         )
+
+
+def _get_key(name: str) -> str:
+    """Return the key of a search, which can be given instead of its name."""
+    return name if "/" in name else f"search/{name}"

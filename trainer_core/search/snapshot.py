@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from trainer_core.errors import JobNotFoundError
 from trainer_core.jobs import Observation, TrainJobRef
 from trainer_core.lifecycle import adoption, search as decisions
-from trainer_core.lifecycle.search import EntryView, SearchTable
+from trainer_core.lifecycle.search import SearchTable
 from trainer_core.request import SearchEntry, TrainJobRequest
 from trainer_core.search import tables
 from trainer_core.search.definition import SearchDefinition
-from trainer_core.search.history import RungReport, parse_lines
+from trainer_core.search.history import parse_lines
 from trainer_core.search.results import Trial
 
 if TYPE_CHECKING:
     from trainer_core.client import TrainerClient
+
+SearchJob: TypeAlias = tuple[TrainJobRef, TrainJobRequest, Observation]
 
 
 @dataclass(frozen=True)
@@ -46,67 +48,56 @@ class SearchSnapshot:
 
 def read_search(client: TrainerClient, key: str, generation: str | None = None) -> SearchSnapshot:
     """Return a search; of its newest generation, unless one is given."""
-    found = [job for job in client.backend.list_search_jobs(key, ()).values() if job is not None]
-    return build_snapshot(key, found, generation, time.time())
+    return build_snapshot(key, list_jobs(client, key), generation, time.time())
 
 
-def build_snapshot(
-    key: str,
-    found: Sequence[tuple[TrainJobRef, TrainJobRequest, Observation]],
-    generation: str | None,
-    now: float,
-) -> SearchSnapshot:
+def list_jobs(client: TrainerClient, key: str) -> list[SearchJob]:
+    """Return the TrainJobs of a search, of all generations."""
+    return [job for job in client.backend.list_search_jobs(key, ()).values() if job is not None]
+
+
+def find_newest_generation(jobs: Iterable[SearchJob]) -> str | None:
+    """Return the newest generation of the TrainJobs of a search."""
+    newest = None
+    for _, request, _ in jobs:
+        if request.owner and (newest is None or adoption.is_older(newest, request.owner.generation)):
+            newest = request.owner.generation
+    return newest
+
+
+def find_limits(entries: Iterable[SearchEntry]) -> SearchEntry | None:
+    """Return the entry whose limits were set last; of several ones the newest."""
+    return max(entries, key=lambda entry: (entry.limits_since, entry.entry), default=None)
+
+
+def build_snapshot(key: str, jobs: Sequence[SearchJob], generation: str | None, now: float) -> SearchSnapshot:
     """Return a search from its TrainJobs.
 
     Raises:
         JobNotFoundError: None of them is an entry of the search.
     """
     if generation is None:
-        for _, request, _ in found:
-            if request.owner and (generation is None or adoption.is_older(generation, request.owner.generation)):
-                generation = request.owner.generation
+        generation = find_newest_generation(jobs)
     entries = sorted(
         (
             (request.search, ref, observation)
-            for ref, request, observation in found
-            if request.search
-            and request.owner
-            and request.owner.generation == generation
-            and request.owner.key == f"{key}/{request.search.entry}"
+            for ref, request, observation in jobs
+            if request.search and request.search.key == key and request.owner and request.owner.generation == generation
         ),
         key=lambda entry: entry[0].entry,
     )
-    if not entries:
+    newest = find_limits(section for section, _, _ in entries)
+    if newest is None:
         raise JobNotFoundError(f"search {key!r} has no TrainJob")
-    newest = entries[-1][0]
     definition = SearchDefinition.from_dict(newest.definition)
     lines = {number: line for section, _, _ in entries for number, line in parse_lines(section.settled).items()}
-    views = [_build_view(definition, *entry) for entry in entries]
+    views = []
+    for section, ref, observation in entries:
+        view = decisions.view_entry(ref.name, section)
+        if section.kind == "run":
+            view = decisions.apply_observation(view, observation, definition, now)
+            if observation.outcome is not None:
+                view = replace(decisions.apply_outcome(view, observation.outcome, definition), has_processes=False)
+        views.append(view)
     decision = decisions.decide(definition, views, lines, now, lag=newest.lag, started=newest.started or None)
     return SearchSnapshot(definition, decision.table)
-
-
-def _build_view(
-    definition: SearchDefinition, section: SearchEntry, ref: TrainJobRef, observation: Observation
-) -> EntryView:
-    if section.kind == "record":
-        limits = SearchDefinition.from_dict(section.definition).limits()
-        return EntryView(
-            section.entry, ref.name, section.created, reason=section.reason, limits=limits, has_processes=False
-        )
-    trial, progress, outcome = section.trial or 0, observation.progress, observation.outcome
-    reported = progress.objective if progress else None
-    ending = None if outcome is None else decisions.judge(outcome, definition, trial, section.parameters)
-    return EntryView(
-        section.entry,
-        ref.name,
-        section.created,
-        trial,
-        section.parameters,
-        section.rung,
-        status=observation.status,
-        has_processes=outcome is None,
-        ending=ending,
-        reports=tuple(RungReport(trial, *each) for each in reported.rungs) if reported else (),
-        step=progress.step if progress else None,
-    )

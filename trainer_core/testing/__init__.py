@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from trainer_core.testing.case import BackendCase, Contract, applies_to, parametrize_backends
 from trainer_core.testing.checkpointing import Checkpointing
+from trainer_core.testing.debugging import Debugging
 from trainer_core.testing.exactly_once import ExactlyOnce
 from trainer_core.testing.failures import Failures
 from trainer_core.testing.identity import Identity
@@ -51,6 +52,7 @@ class BackendContract(
     Initializers,
     Checkpointing,
     MemoryOfAttempts,
+    Debugging,
     EarlyStops,
     Validation,
 ):

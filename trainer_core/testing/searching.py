@@ -113,7 +113,7 @@ class Searching(Contract):
         assert sorted(job[1].search.entry for job in jobs.values() if job and job[1].search) == [0, 1, 2]
 
     @applies_to(runs_in_background=True)
-    def test_a_newer_generation_or_a_cancel_ends_all_trials_and_nothing_starts(
+    def test_a_newer_generation_or_a_cancel_ends_all_trials_and_a_delete_removes_all_generations(
         self, case: BackendCase, client: TrainerClient
     ) -> None:
         template = self._build_template(case, wait_with_parameters)
@@ -133,7 +133,7 @@ class Searching(Contract):
         assert (outcome.status, outcome.reason) == ("Failed", "cancelled")
         assert self._list_names(client, "tune") == jobs
         client.delete_optimization_job("tune")
-        assert client.backend.list_search_jobs("search/tune", ()).keys().isdisjoint(jobs[1:])
+        assert client.backend.list_search_jobs("search/tune", ()) == {}
 
     def _start(self, case: BackendCase, client: TrainerClient, **changes: object) -> str:
         fields: dict[str, object] = {

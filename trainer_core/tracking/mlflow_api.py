@@ -88,7 +88,6 @@ class MlflowRun(BaseModel):
 
     @property
     def tags(self) -> dict[str, str]:
-        """Values of the tags by their keys."""
         return {each.key: each.value for each in self.data.tags}
 
     @property
@@ -98,7 +97,6 @@ class MlflowRun(BaseModel):
 
     @property
     def is_active(self) -> bool:
-        """Whether the run has not ended."""
         return self.info.status in ("RUNNING", "SCHEDULED")
 
 
@@ -174,7 +172,6 @@ class MlflowApi:
         return self.list_all(call, "runs", MlflowRun)
 
     def list_experiment_ids(self) -> list[str]:
-        """Return the ids of all active experiments."""
         found = self.list_all(partial(self.post, "experiments/search"), "experiments", _Experiment)
         return [each.experiment_id for each in found]
 

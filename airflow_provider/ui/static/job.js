@@ -123,7 +123,7 @@ function draw(job, act, attempts) {
   show($("#status"), [job.deleted ? "Deleted" : job.status, isUnknown], ([word]) => (isUnknown ? status("Unknown") : word && status(word)));
   show($("#actions"), [job.actions, job.status], ([actions]) => actions.map((action) => button(action, job, act)));
   drawFacts(job);
-  show($("#notices"), [job.diagnosis, job.unreachable, job.deleted, job.read_only, job.note, job.queued, job.status], () => notices(job));
+  show($("#notices"), [job.diagnosis, job.debug, job.unreachable, job.deleted, job.read_only, job.note, job.queued, job.status], () => notices(job));
   show($("#progress"), [job.progress, job.status, remaining(job), job.deleted], () => job.status !== "Complete" && progress(job));
   show($("#parameters"), job.parameters, () => parameters(job));
   show($("#result"), [job.metrics, job.artifacts], () => result(job));
@@ -220,7 +220,8 @@ function notices(job) {
     const detail = diagnosis.traceback || (diagnosis.log_tail || []).join("\n");
     items.push(el("div", { class: `notice ${isEndedEarly(job) ? "warn" : "bad"}` }, el("h2", {}, `${ended(job) ? "" : "Problem: "}${categories[diagnosis.category] ?? diagnosis.category}`),
       diagnosis.reason !== "it was cancelled" && el("p", {}, diagnosis.reason), el("p", { class: "quiet" }, [where, advice(diagnosis)].filter(Boolean).join(". ")),
-      detail && el("pre", { tabindex: 0, "aria-label": "Last log lines" }, detail)));
+      detail && el("pre", { tabindex: 0, "aria-label": "Last log lines" }, detail),
+      job.debug && el("p", {}, "Debug it on your machine: ", el("code", {}, job.debug))));
   }
   if (job.deleted) items.push(el("p", { class: "notice" }, `Deleted by ${job.deleted.by} on ${new Date(job.deleted.at).toLocaleString()}. This page shows the XComs of its task.`));
   else if (job.unreachable) items.push(el("p", { class: "notice" }, `The API server cannot read this TrainJob: ${job.unreachable}. ${lastKnown(job)}This page shows the XComs of its task, and its actions apply to the task. The log of the TrainJob is in the `, taskLink(job.task, "log of the task"), "."));

@@ -20,7 +20,6 @@ _ORPHAN_AGE = timedelta(minutes=10)
 
 
 def remove_job(engine: Engine, job: ContainerJob, keep_containers: bool = False) -> None:
-    """Remove all objects of a job that has ended."""
     label = f"{names.UID_LABEL}={job.uid}"
     _remove_containers(engine, label, job.uid, keep_containers)
     engine.remove_volume(names.claim_volume(job.namespace, job.name))

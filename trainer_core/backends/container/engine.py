@@ -127,7 +127,6 @@ class Engine:
             return dict(self._api.inspect_volume(name))
 
     def get_or_create_volume(self, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
-        """Return the volume with this name. It is created with these labels if it does not exist."""
         from docker.errors import APIError
 
         with self._translate_errors():
@@ -199,7 +198,6 @@ class Engine:
             return dict(self._api.inspect_container(container))
 
     def create_container(self, name: str, body: Mapping[str, Any]) -> str:
-        """Create a container and return its id."""
         with self._translate_errors():
             return str(self._api.create_container_from_config(dict(body), name)["Id"])
 

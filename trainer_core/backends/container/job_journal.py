@@ -98,8 +98,7 @@ class ContainerJob:
 
     @property
     def ref(self) -> TrainJobRef:
-        engine = self.claim.get("engine")  # A job of an older version has none.
-        place = f"{self.claim['engine_host']}/{engine}" if engine else None
+        place = f"{self.claim['engine_host']}/{self.claim['engine']}"
         return TrainJobRef("container", self.namespace, self.name, self.uid, place)
 
     @property
@@ -119,7 +118,6 @@ class ContainerJob:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether the job is to be suspended."""
         last = self._last_suspend_or_resume
         return bool(self.plan["suspend"]) if last is None else last.kind == SUSPEND
 
@@ -166,7 +164,6 @@ class ContainerJob:
         return sorted((each for each in self.containers if each.step == step), key=lambda each: each.run)
 
     def get_current_container(self, step: str) -> Container | None:
-        """Return the container of a step in the current run."""
         return next((each for each in self.list_runs(step) if each.run == self.run), None)
 
     @property

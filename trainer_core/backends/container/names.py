@@ -72,7 +72,6 @@ def network_name(uid: str) -> str:
 
 
 def host_name(name: str, step: str) -> str:
-    """Return the host name of a step in the network of its job."""
     return f"{name}-{step}"
 
 

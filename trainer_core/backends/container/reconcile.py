@@ -72,10 +72,10 @@ class Fail:
     removed_steps: Sequence[str] = field(default_factory=tuple)
 
 
-Action: TypeAlias = Wait | Done | Stop | Copy | Start | Complete | Fail
+JobAction: TypeAlias = Wait | Done | Stop | Copy | Start | Complete | Fail
 
 
-def next_action(job: ContainerJob, now: datetime) -> Action:
+def next_action(job: ContainerJob, now: datetime) -> JobAction:
     if job.outcome is not None:
         return Stop(job.running_containers) if job.running_containers else Done()
     if job.is_suspended:
@@ -97,7 +97,7 @@ def _seconds_to_deadline(job: ContainerJob, now: datetime) -> float | None:
     return None if deadline is None else deadline - (now - job.run_started).total_seconds()
 
 
-def _initialize(job: ContainerJob, now: datetime) -> Action | None:
+def _initialize(job: ContainerJob, now: datetime) -> JobAction | None:
     """Return the next action of the initializers; None if all of them have succeeded, in this run or an earlier one."""
     for step in _list_steps(job, COPY):
         result = job.get_copy_result(step["name"])
@@ -118,7 +118,7 @@ def _initialize(job: ContainerJob, now: datetime) -> Action | None:
     return _start_missing(job, pending, now) or Wait(remaining)
 
 
-def _train(job: ContainerJob, now: datetime) -> Action:
+def _train(job: ContainerJob, now: datetime) -> JobAction:
     nodes = _list_steps(job, NODE)
     containers = _list_current_containers(job, nodes)
     if failed := [each for each in containers if each.failed]:
@@ -139,7 +139,7 @@ def _have_functions_returned(job: ContainerJob) -> bool:
     return has_functions and len(containers) == len(nodes) and all(each.succeeded for each in containers)
 
 
-def _start_missing(job: ContainerJob, steps: Sequence[dict[str, Any]], now: datetime) -> Action | None:
+def _start_missing(job: ContainerJob, steps: Sequence[dict[str, Any]], now: datetime) -> JobAction | None:
     """Start the steps without a container. New containers belong to their creator until `START_TIMEOUT` has passed."""
     containers = {step["name"]: job.get_current_container(step["name"]) for step in steps}
     new = [each for each in containers.values() if each is not None and each.is_new]

@@ -1,4 +1,9 @@
-"""Executes the actions that `reconcile.next_action` decides for a container job."""
+"""Executes the actions that `reconcile.next_action` decides for a container job.
+
+The supervisor calls `reconcile_once` until it returns `Done`. Each call reads the job from the engine, executes one
+action (copy, start, stop, complete, fail), and writes what happened into the journal. A supervisor that is killed at
+any moment is followed by another one.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +28,11 @@ from trainer_core.backends.container.job_journal import Container, ContainerJob
 from trainer_core.backends.container.observations import parse_request
 from trainer_core.backends.container.plan import CODE_PATH, COPY, FETCH, NODE, restore_commands
 from trainer_core.backends.container.reconcile import (
-    Action,
     Complete,
     Copy,
     Done,
     Fail,
+    JobAction,
     Start,
     Stop,
     Wait,
@@ -70,7 +75,7 @@ class ContainerJobRunner:
         self._secrets = secrets
         self._copy_task: CopyTask | None = None
 
-    def reconcile_once(self) -> Action:
+    def reconcile_once(self) -> JobAction:
         """Read the state of the job, execute the next action and return it."""
         job = self._store.get(self._ref)
         action = next_action(job, self._engine.now())
@@ -113,7 +118,7 @@ class ContainerJobRunner:
                 with suppress(EngineRequestError):
                     self._engine.write_file(each.id, create_request.SECRETS_PATH, b"{}")
 
-    def _continue_copy(self, job: ContainerJob, action: Copy) -> Action:
+    def _continue_copy(self, job: ContainerJob, action: Copy) -> JobAction:
         """Start the copy, or record its result. It runs in a thread, so that the job can be cancelled meanwhile."""
         if self._copy_task is None:
             self._copy_task = CopyTask(action.step, self._engine)
@@ -271,7 +276,6 @@ class ContainerJobRunner:
         self._engine.write_file(container, CODE_PATH, data, mode=0o444)
 
     def _get_user_id(self, step: Mapping[str, Any], container: str) -> int:
-        """Return the numeric id of the user that a step runs as."""
         user = step.get("user") or self._engine.get_image_config(step["image"]).get("User") or "root"
         name = str(user).partition(":")[0]
         if name.isdecimal():
@@ -320,7 +324,6 @@ class ContainerJobRunner:
 
 
 def stop_containers(engine: Engine, containers: Sequence[Container], grace_seconds: int | None = None) -> None:
-    """Stop containers in parallel."""
     grace = grace_seconds or _TERMINATION_GRACE_SECONDS
     if containers:
         with ThreadPoolExecutor(min(len(containers), _MAX_PARALLEL_STOPS)) as threads:

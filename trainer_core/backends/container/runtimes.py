@@ -45,7 +45,6 @@ class RuntimeCatalog:
         self._loaded: tuple[float, dict[str, dict[str, Any]]] | None = None
 
     def get(self, name: str) -> dict[str, Any]:
-        """Return one runtime as its file contains it."""
         known = self._load()
         if name not in known:
             raise RuntimeNotFoundError(
@@ -121,7 +120,6 @@ class _DownloadError(Exception):
 
 
 def _download(source: str) -> dict[str, str]:
-    """Return the files of a source by name."""
     check_library()
     import requests
     from requests.adapters import HTTPAdapter

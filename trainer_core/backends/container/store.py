@@ -82,7 +82,6 @@ class JobStore:
         return True
 
     def get_by_name(self, name: str) -> ContainerJob:
-        """Return the job that currently has this name."""
         labels = self._read_claim_labels(name)
         if labels.get(names.KIND_LABEL) != names.JOB_KIND:
             raise JobNotFoundError(

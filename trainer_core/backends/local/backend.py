@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sys
 import time
@@ -170,6 +171,7 @@ class LocalProcessBackend(Backend):
         try:
             with self._state.stage_job() as staged:
                 _write_job(staged, request, plan, record)
+                _link_kit(staged, self._state.kits)
                 self._start_supervisor(staged, record, secrets)
         except OSError as error:
             # Read after the staged folder was removed: a supervisor that is still starting can no longer claim it.
@@ -207,7 +209,7 @@ class LocalProcessBackend(Backend):
         return observations.read_request(self._get_folder(ref))
 
     def get_ref(self, name: str) -> TrainJobRef:
-        return self._make_ref(observations.read_record(_get_job_folder(self._state, name)))
+        return self._make_ref(observations.read_first_record(_get_job_folder(self._state, name)))
 
     def observe(self, ref: TrainJobRef) -> Observation:
         state = _get_state_folder(ref)
@@ -269,9 +271,8 @@ class LocalProcessBackend(Backend):
             return
 
     def _kill(self, ref: TrainJobRef) -> None:
-        """Kill the supervisor and every process of a job."""
         folder = self._get_folder(ref)
-        record = observations.read_record(folder)
+        record = observations.read_first_record(folder)
         if record.supervisor and folder.is_supervised():
             observations.check_signals_possible(record, folder)
             processes.signal_supervisor(record.supervisor, signal.SIGKILL, folder.is_supervised)
@@ -281,7 +282,11 @@ class LocalProcessBackend(Backend):
         processes.kill_job_processes([ref.uid])
 
     def delete(self, ref: TrainJobRef) -> None:
-        self.cancel(ref)
+        try:
+            self.cancel(ref)
+        except observations.ChangedStatusError:
+            # A supervisor that is alive has been cancelled, and exits when its processes have ended.
+            processes.kill_job_processes([ref.uid])
         with suppress(JobNotFoundError):
             # After the end of its job, the supervisor removes old jobs and exits.
             deadline = time.monotonic() + _EXIT_SECONDS
@@ -289,7 +294,7 @@ class LocalProcessBackend(Backend):
                 time.sleep(_POLL_SECONDS)
             self._kill(ref)
             with self._lock_job(ref) as folder:
-                _get_state_folder(ref).remove_job(folder)
+                _get_state_folder(ref).remove_folder(folder.path)
 
     def get_job(self, name: str) -> TrainJob:
         ref = self.get_ref(name)
@@ -361,7 +366,7 @@ class LocalProcessBackend(Backend):
     def _set_desired(self, ref: TrainJobRef, **desired: Any) -> None:
         """Write the desired state and notify the supervisor. Does nothing for a job that has ended."""
         with self._lock_job(ref) as folder:
-            record = observations.read_record(folder)
+            record = observations.read_first_record(folder)
             current = folder.read_desired()
             if record.is_finished or (not folder.is_supervised() and record.has_reliable_lock()):
                 return
@@ -400,12 +405,20 @@ def _write_job(staged: JobFolder, request: TrainJobRequest, plan: dict[str, Any]
     if request.search is not None:
         staged.search_path(request.search.key).touch(mode=0o600)
     write_json(staged.request, request.to_dict(), durable=True)
-    write_json(staged.plan, plan)
+    write_json(staged.plan, {**plan, "record": record.to_dict()})
     write_json(staged.status, record.to_dict())
     staged.allocate_reserve()
-    serializer.ship(staged.code)
     if request.trainer is not None and request.trainer.code is not None:
         write_json(staged.payload, request.trainer.code.model_dump(mode="json"))
+
+
+def _link_kit(staged: JobFolder, kits: Path) -> None:
+    """Give a job the programs of its nodes, which are written only where they are missing or damaged."""
+    kit = kits / serializer.compute_kit_digest()
+    # First the link, then the time of the last use: the garbage collection reads them in the other order.
+    staged.code.symlink_to(Path("../..", kits.name, kit.name))
+    serializer.ship(kit)
+    os.utime(kit)
 
 
 def _check_torchrun(plan: dict[str, Any]) -> None:

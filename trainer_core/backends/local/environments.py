@@ -68,7 +68,6 @@ def list_environments(environments: Path) -> list[Path]:
 
 
 def remove_environments(environments: Path, in_use: Set[str], min_age: float) -> None:
-    """Remove the environments that no job uses."""
     for folder in list_environments(environments):
         marker = folder / MARKER
         if folder.name in in_use:

@@ -21,7 +21,6 @@ _DAY_SECONDS = 86_400.0
 
 
 def remove_old_jobs(state: StateFolder, keep: int, keep_days: float) -> list[str]:
-    """Remove old finished jobs and abandoned folders."""
     _remove_abandoned_folders(state)
     _remove_old_queues(state, keep_days)
     now = time.time()
@@ -37,7 +36,7 @@ def remove_old_jobs(state: StateFolder, keep: int, keep_days: float) -> list[str
         if now - changed > keep_days * _DAY_SECONDS or (rank >= keep and not _is_needed(state, folder, is_open))
     ]
     for folder in old:
-        state.remove_job(JobFolder(folder))
+        state.remove_folder(folder)
     return [folder.name for folder in old]
 
 
@@ -73,10 +72,20 @@ def remove_unused_environments(state: StateFolder) -> None:
 
 
 def remove_unused_code(state: StateFolder) -> None:
-    """Remove the files of large projects that no job refers to and that were not used for a day."""
+    """Remove the files of large projects, and the kits, that no job refers to and that were not used for a day."""
     code_location.remove_unused(
         state.code, lambda: {_read_plan(state.job_folder(name)).get("code") for name in state.list_job_names()}
     )
+    for kit in state.kits.glob("*"):
+        with suppress(FileNotFoundError):  # Supervisors of other jobs remove kits too.
+            if time.time() - kit.stat().st_mtime > _DAY_SECONDS and not _is_kit_used(state, kit.name):
+                state.remove_folder(kit)
+
+
+def _is_kit_used(state: StateFolder, kit: str) -> bool:
+    jobs = map(JobFolder, (*state.staging.glob("*"), *state.jobs.glob("*")))
+    # A job of an earlier version has a folder of its own.
+    return any(job.code.is_symlink() and job.code.readlink().name == kit for job in jobs)
 
 
 def _read_plan(folder: JobFolder) -> dict[str, Any]:

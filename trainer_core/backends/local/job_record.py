@@ -57,6 +57,8 @@ class JobRecord:
     name: str
     #: Creation time, ISO 8601 in UTC.
     created: str
+    #: Where the supervisor runs.
+    host: HostIdentity
     attempt: int = 0
     #: Name of the runtime; None for a job without a trainer.
     runtime: str | None = None
@@ -64,8 +66,6 @@ class JobRecord:
     started: str | None = None
     finished: str | None = None
     supervisor: int | None = None
-    #: Where the supervisor runs. None for a job of an older version.
-    host: HostIdentity | None = None
     #: The steps, in the order in which they start.
     steps: list[StepRecord] = field(default_factory=list)
     #: The outcome as JSON data; None until the job ends.
@@ -79,7 +79,7 @@ class JobRecord:
 
     def has_reliable_lock(self) -> bool:
         """Return whether a free lock, as this process sees it, proves that the supervisor is dead."""
-        return self.host is None or host.get_host_identity().sees_locks_of(self.host)
+        return host.get_host_identity().sees_locks_of(self.host)
 
     def get_step(self, name: str) -> StepRecord:
         return next(step for step in self.steps if step.name == name)
@@ -92,8 +92,8 @@ class JobRecord:
         if not isinstance(data, dict):
             raise ValueError(f"not a job record: {type(data).__name__}")
         try:
-            identity = HostIdentity(**data["host"]) if data.get("host") else None
-            return cls(**{**data, "steps": [StepRecord(**step) for step in data["steps"]], "host": identity})
+            steps = [StepRecord(**step) for step in data["steps"]]
+            return cls(**{**data, "steps": steps, "host": HostIdentity(**data["host"])})
         except (TypeError, KeyError) as error:
             raise ValueError(f"not a job record: {error}") from error
 
@@ -108,8 +108,8 @@ def predict_ref(state: StateFolder, name: str) -> TrainJobRef:
     return TrainJobRef("local", str(state.path), name, "planned", _describe_place(state, host.get_host_identity()))
 
 
-def _describe_place(state: StateFolder, identity: HostIdentity | None) -> str | None:
-    if identity is None or not state.read_id():
+def _describe_place(state: StateFolder, identity: HostIdentity) -> str | None:
+    if not state.read_id():
         return None
     return "/".join((identity.hostname, identity.boot_id, identity.pid_namespace, state.read_id()))
 

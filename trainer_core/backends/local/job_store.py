@@ -12,11 +12,12 @@
         events.jsonl  supervisor.log
         reserve               becomes desired.json or status.json on a disk that is full at a cancel or at the end
         logs/<step>.log logs/<step>.times  steps/<step>.json (termination message of the step)
-        code/  workspace/{dataset,model,output}
+        code  workspace/{dataset,model,output}
       staging/  trash/        jobs that are being created or removed
       cache/{dataset,model}/  fetched data, shared by jobs
       environments/           virtual environments, shared by jobs
       code/                   files of large projects, shared by jobs
+      kits/<digest>/          programs of the nodes, shared by jobs, whose `code` is a link to them
       checkpoints/<owner>/g-<generation>/   checkpoints, shared by the attempts of an owner
       queue/<boot id>/        places of the jobs of one host in its queue
       ports/  runtimes/
@@ -63,11 +64,12 @@ class StateFolder:
         self.queue = path / "queue"
         self.checkpoints = path / "checkpoints"
         self.code = path / "code"
+        self.kits = path / "kits"
         self.runtimes = path / "runtimes"
         self._id = path / "id"
 
     def create_folders(self) -> None:
-        inner = (self.jobs, self.staging, self.trash, self.cache, self.environments, self.queue, self.ports)
+        inner = (self.jobs, self.staging, self.trash, self.cache, self.environments, self.kits, self.queue, self.ports)
         for folder in (self.path, *inner):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.read_id():
@@ -86,7 +88,6 @@ class StateFolder:
             return ""
 
     def job_folder(self, name: str) -> JobFolder:
-        """Return the folder of a job. The folder need not exist."""
         return JobFolder(self.jobs / name)
 
     def list_owned_names(self, owner_key: str) -> list[str]:
@@ -119,15 +120,15 @@ class StateFolder:
             folder.path.mkdir(mode=0o700)
             yield folder
         finally:
-            # remove_job renames the folder first: a supervisor that is claiming it gets a complete folder or an error.
-            self.remove_job(folder)
+            # It renames the folder first: a supervisor that is claiming it gets a complete folder or an error.
+            self.remove_folder(folder.path)
 
-    def remove_job(self, folder: JobFolder) -> None:
-        """Remove a job. It disappears for all observers at once; its files are deleted afterwards."""
+    def remove_folder(self, folder: Path) -> None:
+        """Remove a job, or a kit. It disappears for all observers at once; its files are deleted afterwards."""
         self.create_folders()
         target = self.trash / _random_name()
         try:
-            folder.path.rename(target)
+            folder.rename(target)
         except FileNotFoundError:
             return
         shutil.rmtree(target, ignore_errors=True)

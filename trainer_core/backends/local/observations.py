@@ -21,6 +21,10 @@ from trainer_core.request import Metadata, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 
+class ChangedStatusError(BackendUnavailableError):
+    """Another program changed the status of a job. It can only be deleted."""
+
+
 def read_record(folder: JobFolder) -> JobRecord:
     try:
         return JobRecord.from_dict(read_json(folder.status))
@@ -30,20 +34,34 @@ def read_record(folder: JobFolder) -> JobRecord:
         raise BackendUnavailableError(f"{folder.status} cannot be read: {error.strerror}") from error
     except ValueError as error:
         # The supervisor writes it whole or not at all, also before a power failure.
-        raise BackendUnavailableError(
-            f"{folder.status} was changed by another program ({error}); end the processes of the job and remove "
-            f"{folder.path}",
+        raise ChangedStatusError(
+            f"{folder.status} was changed by another program ({error}); `trainjob delete {folder.name}` removes it",
             transient=False,
         ) from error
+
+
+def read_first_record(folder: JobFolder) -> JobRecord:
+    """Return the record of a job; if another program changed it, the one with which the job was created."""
+    try:
+        return read_record(folder)
+    except ChangedStatusError as error:
+        try:
+            return JobRecord.from_dict(read_json(folder.plan)["record"])
+        except (OSError, ValueError, LookupError, TypeError):
+            raise BackendUnavailableError(
+                f"{folder.status} and {folder.plan} were changed by another program; end the processes of the job and "
+                f"remove {folder.path}",
+                transient=False,
+            ) from error
 
 
 def job_not_found(name: str, jobs: Path) -> JobNotFoundError:
     return JobNotFoundError(f"TrainJob {name!r} does not exist in {jobs}; `trainjob list` shows the existing jobs")
 
 
-def check_uid(folder: JobFolder, ref: TrainJobRef) -> JobRecord:
+def check_uid(folder: JobFolder, ref: TrainJobRef, record: JobRecord | None = None) -> JobRecord:
     """Return the record if the folder still belongs to the job of the ref."""
-    record = read_record(folder)
+    record = record or read_first_record(folder)
     if record.uid != ref.uid:
         raise JobNotFoundError(f"TrainJob {ref.name!r} (uid {ref.uid[:8]}) was deleted; another job has its name now")
     return record
@@ -51,7 +69,7 @@ def check_uid(folder: JobFolder, ref: TrainJobRef) -> JobRecord:
 
 def check_signals_possible(record: JobRecord, folder: JobFolder) -> None:
     """Check that the process ids in a record mean the processes of the job."""
-    if record.host is not None and not host.get_host_identity().sees_processes_of(record.host):
+    if not host.get_host_identity().sees_processes_of(record.host):
         raise job_elsewhere(record, folder)
 
 
@@ -86,10 +104,10 @@ def read_version(folder: JobFolder) -> tuple[bytes, bool] | None:
 
 
 def observe_job(folder: JobFolder, ref: TrainJobRef) -> Observation:
-    record = check_uid(folder, ref)
+    record = check_uid(folder, ref, read_record(folder))
     if not record.is_finished and not folder.is_supervised():
         # The supervisor may have recorded the outcome and exited between the two reads.
-        record = check_uid(folder, ref)
+        record = check_uid(folder, ref, read_record(folder))
         if not record.is_finished and not record.has_reliable_lock():
             raise job_elsewhere(record, folder)
         if not record.is_finished:

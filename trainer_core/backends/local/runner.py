@@ -1,4 +1,12 @@
-"""Runs a local job from its first step to its outcome. This is the main loop of the supervisor."""
+"""Runs a local job from its first step to its outcome. This is the main loop of the supervisor.
+
+`LocalJobRunner.run` repeats this until the job has ended:
+
+1. It waits while the job is suspended, then for its place in the queue of the host.
+2. `_run_plan` runs the initializers, one after the other, and builds the environment of the packages.
+3. All nodes run at the same time. A change of the desired state, the deadline, or a node that fails ends the others.
+4. A suspended job begins again at 1; otherwise the outcome is recorded.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +33,7 @@ from trainer_core.backends.local.artifacts import (
 from trainer_core.backends.local.job_queue import JobQueue, Ticket
 from trainer_core.backends.local.job_record import JobRecord, StepRecord, make_ref, parse_cancellation, utc_timestamp
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json, write_json
-from trainer_core.backends.local.log_times import record_growth
+from trainer_core.backends.local.logs import record_growth
 from trainer_core.fetch.settings import ENV_PREFIX
 from trainer_core.jobs import (
     COMPLETE,
@@ -100,7 +108,6 @@ class LocalJobRunner:
 
     @property
     def keep_environments(self) -> bool:
-        """Whether unused environments are kept."""
         return bool(self._plan["keep_environments"])
 
     async def run(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from trainer_core.backend_fields import runai_wire
+from trainer_core.backend_fields import runai_workload
 from trainer_core.jobs import COMPLETE, FAILED, SUSPENDED
 from trainer_core.k8s import job_state, pod_state, resources
 from trainer_core.k8s.job_state import DEADLINE_EXCEEDED, PREEMPTED, STOPPED, Condition, JobState, ReplicatedJobStatus
@@ -123,6 +123,6 @@ def _parse_device(spec: RawObject) -> tuple[str, str] | None:
 def _get_value(spec: RawObject, field: str, default: Any) -> Any:
     """Return the unwrapped value of a field; `default` if it is absent or in another format."""
     try:
-        return runai_wire.unwrap(spec[field])
+        return runai_workload.unwrap(spec[field])
     except (KeyError, ValueError):
         return default

@@ -6,12 +6,31 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainer_core.backends.runai import runtime_templates
-from trainer_core.backends.runai.rbac import PERMISSIONS
 from trainer_core.config import RunaiBackendConfig
 from trainer_core.errors import TrainerError
 from trainer_core.k8s import preflight, resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.preflight import LIMITED, OK, UNKNOWN, PreflightCheck, PreflightReport
+from trainer_core.k8s.rbac import CREATE_SECRETS, MANAGE_VERBS, READ_CLAIMS, RequiredPermission, list_pod_permissions
+
+PERMISSIONS = (
+    RequiredPermission(
+        MANAGE_VERBS,
+        resources.TRAINING_WORKLOADS,
+        "workloads cannot be submitted, followed or cancelled",
+        required=True,
+    ),
+    RequiredPermission(MANAGE_VERBS, resources.DISTRIBUTED_WORKLOADS, "jobs with several nodes do not work"),
+    RequiredPermission(("watch",), resources.TRAINING_WORKLOADS, "waiting polls the API server instead of watching"),
+    RequiredPermission(
+        ("watch",),
+        resources.DISTRIBUTED_WORKLOADS,
+        "waiting for jobs with several nodes polls the API server instead of watching",
+    ),
+    *list_pod_permissions("workload"),
+    CREATE_SECRETS,
+    READ_CLAIMS,
+)
 
 
 def check_runai_cluster(config: RunaiBackendConfig) -> PreflightReport:

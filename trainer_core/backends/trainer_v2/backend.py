@@ -3,24 +3,49 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import Any, ClassVar
 
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
-from trainer_core.backends.trainer_v2 import manifest, schema_compat, ttl, validation
-from trainer_core.backends.trainer_v2.adapter import ADAPTER
+from trainer_core.backends.trainer_v2 import manifest, schema_compat, validation
+from trainer_core.backends.trainer_v2.parse import parse_job
 from trainer_core.config import KubernetesBackendConfig
 from trainer_core.errors import RuntimeNotFoundError, TrainerError
 from trainer_core.jobs import TrainJobRef
-from trainer_core.k8s import initializer_job, manifest_common, resources, runtimes
+from trainer_core.k8s import events, initializer_job, labels, manifest_common, resources, runtimes
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError
+from trainer_core.k8s.job_adapter import WorkloadAdapter
+from trainer_core.k8s.job_state import JobState
+from trainer_core.k8s.job_writer import JobWriter
 from trainer_core.k8s.parsing import RawObject
+from trainer_core.k8s.pod_state import JOB_LABEL, JOBSET_LABEL
+from trainer_core.k8s.resources import ApiResource
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
+
+
+def _build_event_name_patterns(job: JobState) -> Mapping[str, re.Pattern[str]]:
+    return events.build_jobset_name_patterns(job.name, [each.name for each in job.replicated_jobs])
+
+
+ADAPTER = WorkloadAdapter(
+    pod_labels={resources.TRAINJOBS: JOBSET_LABEL, resources.JOBS: JOB_LABEL},
+    parse_job=parse_job,
+    build_suspend_patch=lambda _, suspend: {"spec": {"suspend": suspend}},
+    build_event_name_patterns=_build_event_name_patterns,
+    shared_resources=frozenset({resources.JOBS}),
+    # TrainJobs are not deleted in the foreground: up to 2.3, the Trainer controller recreates the JobSet of a TrainJob
+    # that is being deleted and waits for its JobSet.
+    foreground_resources=frozenset({resources.JOBS}),
+    owned_resources=(resources.JOBSETS,),
+)
 
 _log = logging.getLogger(__name__)
 #: Minimum interval between two deletions of expired jobs by `create`.
@@ -81,7 +106,7 @@ class KubernetesBackend(BaseKubernetesBackend):
 
     def _delete_expired(self, *kinds: resources.ApiResource) -> list[str]:
         self._last_expiry.update(dict.fromkeys(kinds, time.monotonic()))
-        return ttl.delete_expired(self._api, self._writer, self.namespace, kinds)
+        return delete_expired(self._api, self._writer, self.namespace, kinds)
 
     def _build_secret(self, request: TrainJobRequest, ref: TrainJobRef) -> RawObject | None:
         owner = resources.JOBS if initializer_job.is_initialize_only(request) else resources.TRAINJOBS
@@ -147,3 +172,30 @@ def fetch_trainjob_schema(api: ApiClient) -> schema_compat.TrainJobSchema:
     except (NotFoundError, ApiNotServedError, ForbiddenError):
         crd = api.get(resources.CRDS, f"{resources.TRAINJOBS.plural}.{resources.TRAINJOBS.group}")
         return schema_compat.parse_crd(crd)
+
+
+def select_expired(raws: Sequence[RawObject], now: datetime) -> list[RawObject]:
+    """Return the jobs that ended longer ago than the seconds in their label. Pure."""
+    expired = []
+    for raw in raws:
+        job = parse_job(raw)
+        seconds, finished_at = job.labels.get(labels.DELETE_AFTER, ""), job.finished_at
+        if seconds.isdecimal() and finished_at is not None and finished_at + timedelta(seconds=int(seconds)) <= now:
+            expired.append(raw)
+    return expired
+
+
+def delete_expired(api: ApiClient, writer: JobWriter, namespace: str, kinds: Iterable[ApiResource]) -> list[str]:
+    """Delete expired jobs of these kinds without waiting until they are gone; return their names."""
+    selector = f"{labels.MANAGED_BY}={labels.MANAGER},{labels.DELETE_AFTER}"
+    raws: list[RawObject] = []
+    for kind in kinds:
+        # Without initialize-only requests, no role for Jobs is needed.
+        with suppress(*((ForbiddenError,) if kind == resources.JOBS else ())):
+            raws += api.list(kind, label_selector=selector, namespace=namespace)
+    names = []
+    for raw in select_expired(raws, datetime.now(timezone.utc)):
+        job = parse_job(raw)
+        if writer.request_deletion(job):
+            names.append(job.name)
+    return names

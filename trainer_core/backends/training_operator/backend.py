@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
 from trainer_core.backends.training_operator import manifest, runtime_templates, validation
-from trainer_core.backends.training_operator.adapter import ADAPTER
+from trainer_core.backends.training_operator.parse import JOB_NAME_LABEL, parse_job, parse_pod
 from trainer_core.config import TrainingOperatorBackendConfig
 from trainer_core.errors import JobNotFoundError
 from trainer_core.jobs import Diagnosis, Outcome, TrainJobRef
-from trainer_core.k8s import initializer_job, manifest_common, resources, runtimes
+from trainer_core.k8s import events, initializer_job, manifest_common, resources, runtimes
 from trainer_core.k8s.errors import ForbiddenError, NotFoundError, RejectedError, WriteConflictError
+from trainer_core.k8s.job_adapter import WorkloadAdapter
+from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.parsing import RawObject
+from trainer_core.k8s.pod_state import JOB_LABEL
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
+
+
+def _build_event_name_patterns(job: JobState) -> Mapping[str, re.Pattern[str]]:
+    if job.kind == resources.JOBS.kind:
+        return events.build_jobset_name_patterns(job.name)
+    return {resources.PODS.kind: re.compile(rf"{re.escape(job.name)}-(master|worker)-\d+")}
+
+
+def _build_suspend_patch(job: JobState, suspend: bool) -> dict[str, Any]:
+    fields = {"suspend": suspend}
+    return {"spec": fields if job.kind == resources.JOBS.kind else {"runPolicy": fields}}
+
+
+ADAPTER = WorkloadAdapter(
+    pod_labels={resources.PYTORCH_JOBS: JOB_NAME_LABEL, resources.JOBS: JOB_LABEL},
+    parse_job=parse_job,
+    build_suspend_patch=_build_suspend_patch,
+    build_event_name_patterns=_build_event_name_patterns,
+    parse_pod=parse_pod,
+    shared_resources=frozenset({resources.JOBS}),
+    foreground_resources=frozenset({resources.PYTORCH_JOBS, resources.JOBS}),
+)
 
 _CLEAN_POD_POLICY = "cleanPodPolicy"
 

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from trainer_core.backends.training_operator import runtime_templates
-from trainer_core.backends.training_operator.rbac import PERMISSIONS
 from trainer_core.config import TrainingOperatorBackendConfig
 from trainer_core.errors import TrainerError
 from trainer_core.k8s import preflight, resources, runtimes
@@ -15,6 +14,26 @@ from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
+from trainer_core.k8s.rbac import (
+    CREATE_CLAIMS,
+    CREATE_SECRETS,
+    MANAGE_VERBS,
+    READ_CLAIMS,
+    RequiredPermission,
+    list_pod_permissions,
+)
+
+PERMISSIONS = (
+    RequiredPermission(
+        MANAGE_VERBS, resources.PYTORCH_JOBS, "PyTorchJobs cannot be submitted, followed or cancelled", required=True
+    ),
+    RequiredPermission(("watch",), resources.PYTORCH_JOBS, "waiting polls the API server instead of watching"),
+    *list_pod_permissions("PyTorchJob"),
+    CREATE_SECRETS,
+    RequiredPermission(MANAGE_VERBS, resources.JOBS, "`initialize` does not work"),
+    CREATE_CLAIMS,
+    READ_CLAIMS,
+)
 
 _OPENAPI_PATH = f"/openapi/v3/apis/{resources.PYTORCH_JOBS.api_version}"
 _OPERATOR = "training operator"

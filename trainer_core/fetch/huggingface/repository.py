@@ -22,10 +22,17 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from trainer_core.fetch.huggingface.download import LIBRARY, SCRATCH, FileDownloader, retry_transient
 from trainer_core.fetch.huggingface.errors import convert_errors
-from trainer_core.fetch.listing_cache import CacheableSource
 from trainer_core.fetch.parallel import run_parallel
 from trainer_core.fetch.settings import ENV_PREFIX, FetchSettings
-from trainer_core.fetch.source import FetchError, FetchProgress, Snapshot, SourceFile, is_ignored, list_incomplete
+from trainer_core.fetch.source import (
+    CacheableSource,
+    FetchError,
+    FetchProgress,
+    Snapshot,
+    SourceFile,
+    is_ignored,
+    list_incomplete,
+)
 
 #: What Trainer's initializer downloads of a model: safe weights, configuration and tokenizer.
 MODEL_PATTERNS = ("*.json", "*.safetensors", "*.model", "*.txt")

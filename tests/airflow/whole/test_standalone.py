@@ -1,7 +1,4 @@
-"""A complete Airflow: effects of users and timeouts on TrainJobs, and runs of the examples.
-
-One Airflow for all of them: starting one takes longer than most of the tests.
-"""
+"""A complete Airflow: effects of users and timeouts on TrainJobs, and runs of the examples."""
 
 from __future__ import annotations
 
@@ -20,32 +17,12 @@ import psutil
 import pytest
 from airflow_here import UNUSED_PORTS
 from optional_packages import requires
-from standalone import EXAMPLES, Task, a_running_airflow, needs_trigger_on_kill, until
+from standalone import Task, needs_trigger_on_kill, until
 
 from trainer_core import TrainJobRef
 
 # A whole Airflow starts.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-_DAGS = pathlib.Path(__file__).with_name("standalone_dags.py")
-_DIGITS = ("digits", "registry", "retraining", "ingest_digits", "retrain_digits", "retrain_digits_one_task")
-_ENERGY = ("forecast", "energy", "nightly_forecast", "promote_forecast", "approve_forecast", "retrain_on_drift")
-#: Seconds without a heartbeat after which the triggers of a triggerer move to another one.
-_QUICKLY = {"AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "8"}
-
-
-@pytest.fixture(scope="module")
-def drift(tmp_path_factory):
-    """File with which a monitor reports drift."""
-    return tmp_path_factory.mktemp("monitor") / "drift.json"
-
-
-@pytest.fixture(scope="module")
-def airflow(tmp_path_factory, drift):
-    files = [_DAGS, *(EXAMPLES / f"{name}.py" for name in (*_DIGITS, *_ENERGY))]
-    environment = {**_QUICKLY, "ENERGY_DRIFT_FILE": str(drift)}
-    with a_running_airflow(tmp_path_factory.mktemp("standalone"), files, dags=13, **environment) as running:
-        yield running
 
 
 @pytest.fixture

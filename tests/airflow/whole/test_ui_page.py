@@ -15,10 +15,11 @@ from datetime import datetime, timedelta, timezone
 import chromium
 import pytest
 from routed_pages import leave
-from standalone import a_running_airflow, until
+from standalone import until
 
 from airflow_provider.ui import app
 from trainer_core import LocalProcessBackendConfig, TrainerClient
+from trainer_core.lifecycle.debugging import build_command
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`")
 expect = sync_api.expect
@@ -30,20 +31,13 @@ pytestmark = [
     pytest.mark.skipif(chromium.find() is None, reason="needs Chromium on PATH: `apt-get install chromium`"),
 ]
 
-_SCREENSHOTS = pathlib.Path(__file__).parents[2] / "build" / "screenshots"
+_SCREENSHOTS = pathlib.Path(__file__).parents[3] / "build" / "screenshots"
 _QUIET = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 #: Timeout in milliseconds for busy machines.
 expect.set_options(timeout=90_000)
-
-
-@pytest.fixture(scope="module")
-def airflow(tmp_path_factory):
-    dags = pathlib.Path(__file__).with_name("ui_dags.py")
-    with a_running_airflow(tmp_path_factory.mktemp("ui"), [dags], dags=3) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +101,9 @@ class Training:
 @pytest.fixture(scope="module")
 def trains(airflow, tmp_path_factory):
     """A running job shared by tests that do not change it."""
-    return Training(airflow, tmp_path_factory.mktemp("trains"))
+    training = Training(airflow, tmp_path_factory.mktemp("trains"))
+    yield training
+    training.gate.touch()
 
 
 @pytest.fixture
@@ -343,6 +339,7 @@ def test_a_failed_job_shows_its_diagnosis(page, airflow, tmp_path):
     page.get_by_role("link", name=ref.name).click()
     expect(page.get_by_role("heading", name="Error in your code")).to_be_visible()
     expect(page.locator("#notices")).to_contain_text("no such file: /data/digits.npz")
+    expect(page.locator("#notices code")).to_have_text(build_command(ref))
     keep(page, "job-failed")
 
 

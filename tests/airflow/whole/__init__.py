@@ -1,0 +1,1 @@
+"""Tests that share one complete Airflow: starting one takes longer than most of them."""
