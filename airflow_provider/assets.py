@@ -19,9 +19,9 @@ __all__ = [
     "ModelAsset",
     "build_event_extra",
     "check_outlets",
+    "choose_partition",
     "get_run_partition",
     "list_outlet_events",
-    "read_partition",
     "update_asset_events",
 ]
 
@@ -127,13 +127,12 @@ def get_run_partition() -> str | None:
         return None
 
 
-def read_partition(given: str | None) -> str | None:
+def choose_partition(given: str | None, key: str | None) -> str | None:
     """Return the partition of a task: the rendered argument, or the key of the DAG run.
 
     Raises:
         ValueError: The argument is a template for a key that the run does not have.
     """
-    key = get_run_partition()
     if given == str(None) and key is None:
         raise ValueError(
             "partition is the template of a partition key, and this DAG run has none; start the run with a "

@@ -97,7 +97,9 @@ class PromoteModelOperator(ManageOperator):
 
     def _run(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> Mapping[str, Any]:
         tracking.configure(self.hook, self.mlflow_conn_id)
-        partition = None if self.partition is None else assets.read_partition(self.partition)
+        partition = None
+        if self.partition is not None:
+            partition = assets.choose_partition(self.partition, context.get("partition_key"))
         ref = client.get_job_ref(job)
         promotion = client.promote(
             ref,

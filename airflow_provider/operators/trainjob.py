@@ -220,6 +220,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         #: Whether `on_kill` interrupts the wait itself, and not a call of Airflow.
         self._is_waiting = False
         self._kill_result: cancellation.Result = "unknown"
+        self._run_partition: str | None = None
         #: Airflow 3.3 and later: storage that all tries of the task share.
         self._task_store: Any = None
 
@@ -397,7 +398,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             server = self.hook.client.runs.server
             data = tracking.add_task_tags(data, ti, server.experiment if server else None)
         literals = connection_secrets.resolve_secrets(self.secrets, data)
-        partition = assets.read_partition(data.get("partition"))
+        partition = assets.choose_partition(data.get("partition"), self._run_partition)
         trace = (getattr(ti, "context_carrier", None) or {}).get("traceparent")
         parts = {**data, "literal_secrets": literals, "partition": partition, "traceparent": trace}
         request = TrainJobRequest.parse({**parts, "owner": task_owner.build_owner(ti, self._generation.value)})
@@ -482,7 +483,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self._saved_ref = SavedRef(self._task_store, context["ti"])
         self._saved_place = job_location.SavedPlace(self._task_store)
         self._generation = task_owner.TaskGeneration(self._task_store, self._ti)
-        self.partition = self.spec.get("partition") or context.get("partition_key")
+        self._run_partition = context.get("partition_key")
+        self.partition = self.spec.get("partition") or self._run_partition
 
     def _check_earlier_try(self) -> None:
         """Refuse to submit if an earlier try has a TrainJob that this process does not lead to.
