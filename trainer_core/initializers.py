@@ -1,4 +1,9 @@
-"""Initializers: what to fetch before training, from where, and with which credentials."""
+"""Initializers: what to fetch before training, from where, and with which credentials.
+
+One class for each source and role. A constructor checks its values; `initializer_from_dict` chooses the class by the
+scheme of a URI; `request_builder` turns the object into an `InitializerSource` of the request, in which credentials are
+references; a step of the job, `trainer_core.fetch` or Trainer's own image, fetches it before the nodes start.
+"""
 
 from __future__ import annotations
 

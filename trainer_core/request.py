@@ -2,6 +2,10 @@
 
 It is frozen, versioned, and JSON both ways. It does not depend on where or when the TrainJob runs, so that equal
 requests have equal fingerprints on every machine.
+
+1. `request_builder` builds its data from a trainer, options and so on, and `TrainJobRequest.parse` checks them.
+2. The client adds the name of the attempt and the run in MLflow, and compares `fingerprint`s with existing jobs.
+3. The backend stores the JSON with the job, so that any process can read it again.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,12 @@ def test_the_last_the_least_or_the_best_report_counts(
 def test_a_trial_without_a_value_has_failed_and_names_what_it_has(metrics: dict[str, float], reason: str) -> None:
     ending = judge(build_outcome(metrics), define(), 0, {"x": 1})
     assert (ending.state, ending.retryable, ending.line.reason) == ("Failed", False, reason)
+
+
+def test_a_result_that_is_not_a_number_is_named_as_the_reason() -> None:
+    note = "null instead of a number that is not finite: result.loss"
+    ending = judge(replace(build_outcome({"ok": 1.0}), result_note=note), define(), 0, {"x": 1})
+    assert ending.line.reason == f"reported no loss, but: ok ({note})"
 
 
 def test_of_equal_values_the_first_trial_is_the_best() -> None:

@@ -90,6 +90,8 @@ def test_no_command_is_suggested_for_what_a_debugger_does_not_show(found, backen
         (diagnosis(), replace(diagnosis(), reason="KeyError: 'no luck'"), False),
         (diagnosis(), crash(1), False),
         (crash(-11), crash(139), True),
+        (crash(-11), crash(134), False),
+        (replace(crash(1), reason="a training process crashed with SIGSEGV (a memory fault)"), crash(-11), True),
         (crash(3), crash(4), False),
     ],
 )

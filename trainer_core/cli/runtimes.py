@@ -27,7 +27,7 @@ from trainer_core.runtime_admin.validate import check_types, validate_runtime
 from trainer_core.runtimes import Runtime
 
 FileArgument = Annotated[str, typer.Argument(help="YAML file with one or more runtimes; - for standard input.")]
-NameArgument = Annotated[str, typer.Argument(help="NameArgument of the runtime.")]
+NameArgument = Annotated[str, typer.Argument(help="Name of the runtime.")]
 
 
 class Scope(str, Enum):

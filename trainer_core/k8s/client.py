@@ -184,24 +184,13 @@ class ApiClient:
             return False
         return True
 
-    def is_allowed(
-        self,
-        verb: str,
-        resource: ApiResource,
-        *,
-        name: str | None = None,
-        subresource: str | None = None,
-        namespace: str | None = None,
-        all_namespaces: bool = False,
-    ) -> bool:
+    def is_allowed(self, verb: str, resource: ApiResource, *, subresource: str | None = None) -> bool:
         """Return whether RBAC allows the user a verb, by a SelfSubjectAccessReview."""
-        scope = None if all_namespaces or not resource.namespaced else namespace or self.connection.namespace
         attributes = {
             "verb": verb,
             "group": resource.group,
             "resource": resource.plural,
-            "namespace": scope,
-            "name": name,
+            "namespace": self.connection.namespace if resource.namespaced else None,
             "subresource": subresource,
         }
         review = {

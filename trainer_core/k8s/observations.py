@@ -196,9 +196,8 @@ def build_train_job(
     pods: Sequence[PodState] = (),
     runtime: Runtime | None = None,
     events: Sequence[EventRecord] = (),
-    progress: Progress | None = None,
 ) -> TrainJob:
-    observation = build_observation(job, pods, events, ref=build_ref(job), progress=progress)
+    observation = build_observation(job, pods, events, ref=build_ref(job))
     runtime = runtime or _build_unknown_runtime(job)
     return TrainJob(
         name=job.name,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 
 from trainer_core.jobs import Category, Diagnosis, Outcome, TrainJobRef
 
 _FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+)', re.MULTILINE)
+_SIGNAL = re.compile(r"\bSIG[A-Z]+\b")
+_SIGNALS = {each.value: each.name for each in signal.Signals}
 #: Modules that are created from the source of a function: see `node.load_function`.
 _SOURCE_MODULE = re.compile(r"(^|/)trainjob_[0-9a-f]+(/|\.py$)")
 
@@ -36,11 +39,16 @@ def is_same_failure(first: Diagnosis, second: Diagnosis) -> bool:
 def _describe_failure(diagnosis: Diagnosis) -> tuple[object, ...]:
     is_user_code = diagnosis.category is Category.USER_CODE
     if not diagnosis.traceback:
-        code = diagnosis.exit_code
-        # A container ends with 128 + the number of the signal.
-        return diagnosis.category, 128 - code if code is not None and code < 0 else code
+        return diagnosis.category, _find_signal(diagnosis) or diagnosis.exit_code
     error = diagnosis.reason.partition(":")[0] if is_user_code else ""
     return diagnosis.category, error, find_user_line(diagnosis.traceback)
+
+
+def _find_signal(diagnosis: Diagnosis) -> str | None:
+    """Return the name of the signal that ended a process: the exit code is its number, or is that of torchrun."""
+    named, code = _SIGNAL.search(diagnosis.reason), diagnosis.exit_code or 0
+    # A container ends with 128 + the number.
+    return named[0] if named else _SIGNALS.get(-code if code < 0 else code - 128)
 
 
 def find_user_line(traceback: str) -> tuple[str, int] | None:

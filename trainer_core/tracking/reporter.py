@@ -343,7 +343,7 @@ class RunReporter:
         if self._step != given and not self._has_odd_step:
             self._has_odd_step = True
             _log.warning("TrainJob %s: MLflow has whole steps below 2**63; %s becomes %d", self.job, given, self._step)
-        # Only a log of an earlier release has no times; then the step orders the points.
+        # A line that another program printed may have no time; then the step orders the points.
         timestamp = printed or self._step
         for name, value in report.get("metrics", {}).items():
             yield name, value, timestamp, self._step
