@@ -1,8 +1,8 @@
 """One training for each day, on the seven days that end with it; the best model of each month is its champion.
 
 Each run has a day as its partition key, and so has its TrainJob: ``trainjob list --partition 2026-11-24``.
-``airflow backfill create`` of a year submits 365 TrainJobs, four at a time. Needs Airflow 3.2 or later; an earlier one has no partitions, and shows the DAG without a
-schedule.
+``airflow backfill create`` of a year submits 365 TrainJobs, four at a time. Needs Airflow 3.2 or later; an earlier one
+has no partitions, and shows the DAG without a schedule.
 """
 
 from __future__ import annotations
