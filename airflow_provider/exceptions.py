@@ -9,6 +9,7 @@
           │    ├── TrainJobUnschedulableError  no node has the requested resources, or the quota is exhausted
           │    ├── TrainJobPreemptedError      the job was preempted
           │    ├── TrainJobNodeLostError       a node failed
+          │    ├── TrainJobStalledError        the training made no progress for too long
           │    ├── TrainJobDeadlineError       the job exceeded its own deadline
           │    ├── TrainJobInitializerError    the dataset or the model could not be downloaded
           │    ├── TrainJobRefusedError        the cluster rejected an object of the job
@@ -63,6 +64,7 @@ __all__ = [
     "TrainJobRefusedError",
     "TrainJobRejectedError",
     "TrainJobSearchFailedError",
+    "TrainJobStalledError",
     "TrainJobStoppedEarlyError",
     "TrainJobTimeoutError",
     "TrainJobUnreachableError",
@@ -110,6 +112,10 @@ class TrainJobPreemptedError(TrainJobFailedError):
 
 class TrainJobNodeLostError(TrainJobFailedError):
     """A node on which the job ran failed."""
+
+
+class TrainJobStalledError(TrainJobFailedError):
+    """The training made no progress for too long; see the option `Stalled`."""
 
 
 class TrainJobDeadlineError(TrainJobFailedError):
@@ -188,6 +194,7 @@ _CLASSES_BY_CATEGORY: dict[str, type[TrainJobFailedError]] = {
     "Scheduling": TrainJobUnschedulableError,
     "Preempted": TrainJobPreemptedError,
     "NodeLost": TrainJobNodeLostError,
+    "Stalled": TrainJobStalledError,
     "Deadline": TrainJobDeadlineError,
     "Initializer": TrainJobInitializerError,
     "Rejected": TrainJobRefusedError,

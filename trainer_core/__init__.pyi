@@ -103,6 +103,7 @@ from .options import (
     QueueName as QueueName,
     ReplicatedJobPatch as ReplicatedJobPatch,
     RuntimePatch as RuntimePatch,
+    Stalled as Stalled,
     StartWithin as StartWithin,
     Suspend as Suspend,
     Tracking as Tracking,

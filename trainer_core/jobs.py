@@ -449,6 +449,7 @@ class Category(str, Enum):
     SCHEDULING = "Scheduling"
     PREEMPTED = "Preempted"
     NODE_LOST = "NodeLost"
+    STALLED = "Stalled"
     DEADLINE = "Deadline"
     INITIALIZER = "Initializer"
     REJECTED = "Rejected"

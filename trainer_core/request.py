@@ -31,7 +31,7 @@ from pydantic import (
 from trainer_core import naming, resources, secrets, validation
 from trainer_core.backend_fields.pytorch_job import PyTorchJob
 from trainer_core.backend_fields.runai import RunaiFields
-from trainer_core.errors import InvalidRequestError
+from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.jobs import build_partition_annotations, build_partition_labels
 from trainer_core.node import env as node_env
 from trainer_core.packaging import func_args
@@ -54,6 +54,7 @@ __all__ = [
     "Project",
     "RuntimeRef",
     "SearchEntry",
+    "Stalled",
     "TrackingRequest",
     "TrainJobRequest",
     "TrainerRequest",
@@ -69,6 +70,8 @@ ACCESS_MODES: tuple[str, ...] = get_args(AccessMode)
 #: What a complete TrainJob leaves of its checkpoints.
 KeptCheckpoints = Literal["last", "none", "all"]
 KEPT_CHECKPOINTS: tuple[str, ...] = get_args(KeptCheckpoints)
+#: Seconds.
+Duration = Annotated[float, BeforeValidator(validation.parse_duration)]
 JobName = Annotated[str, AfterValidator(naming.validate_name)]
 
 
@@ -426,6 +429,22 @@ class MoreMemory(_Part):
     factor: float = Field(default=1.5, gt=1, le=16)
 
 
+class Stalled(_Part):
+    """Settings of a `Stalled` option, in seconds.
+
+    Attributes:
+        after: Longest time between two signs of progress.
+        startup: Longest time until the first one. None for no limit.
+        save: Longest time that a checkpoint takes. None for four times `after`.
+        output: Whether a line of output is a sign of progress.
+    """
+
+    after: Duration
+    startup: Duration | None = None
+    save: Duration | None = None
+    output: bool = False
+
+
 class TrackingRequest(_Part):
     """Where the run of a TrainJob is tracked. Not part of the fingerprint: it does not change the training.
 
@@ -533,6 +552,7 @@ class TrainJobRequest(_Part):
         more_memory: Settings of a `MoreMemory` option.
         attempt_memory: Memory of a node in this attempt, where it is more than the request has. Not part of the
             fingerprint. Set when the TrainJob is created.
+        stalled: Settings of a `Stalled` option.
         distributed: Settings of a `DistributedConfig`.
         pytorch_job: Settings of a `PyTorchJobSpec`.
         runai: Settings of a `RunaiSpec` and a `RunaiMasterSpec`.
@@ -553,7 +573,7 @@ class TrainJobRequest(_Part):
     metadata: Metadata = Field(default_factory=Metadata)
     patches: tuple[dict[str, Any], ...] = ()
     active_deadline_seconds: PositiveInt | None = None
-    start_within: Annotated[float, BeforeValidator(validation.parse_duration)] | None = None
+    start_within: Duration | None = None
     suspend: bool = False
     managed_by: Controller | None = None
     delete_after_seconds: PositiveInt | None = None
@@ -561,6 +581,7 @@ class TrainJobRequest(_Part):
     checkpoints: Checkpoints | None = None
     more_memory: MoreMemory | None = None
     attempt_memory: Annotated[str, BeforeValidator(resources.parse_memory)] | None = None
+    stalled: Stalled | None = None
     distributed: Distributed | None = None
     pytorch_job: PyTorchJob | None = None
     runai: RunaiFields | None = None
@@ -727,6 +748,18 @@ class TrainJobRequest(_Part):
             return self
         variables = {**trainer.env, node_env.RESOURCE_INTERVAL: f"{seconds:g}"}
         return self.model_copy(update={"trainer": trainer.model_copy(update={"env": variables})})
+
+    @property
+    def stalled_env(self) -> dict[str, str]:
+        """The variable with which the nodes watch for a stall; empty without the option."""
+        if self.stalled is None:
+            return {}
+        if self.trainer is None or self.trainer.code is None:
+            raise UnsupportedError(
+                "Stalled needs a function as trainer: a program in an image and a torchtune recipe give no signs of "
+                "progress; remove it, or use a CustomTrainer"
+            )
+        return {node_env.STALLED: self.stalled.model_dump_json(exclude_none=True)}
 
     def get_attempt_name(self, attempt: int = 0) -> str:
         """Return the name of an attempt: the given name, or one derived from the owner, with a number for retries.

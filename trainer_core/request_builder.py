@@ -330,6 +330,7 @@ def _read_job_spec(job_spec: dict[str, Any]) -> dict[str, Any]:
         "workspace": spec.pop("workspace", None),
         "checkpoints": spec.pop("checkpoints", None),
         "more_memory": spec.pop("moreMemory", None),
+        "stalled": spec.pop("stalled", None),
         "distributed": spec.pop("distributed", None),
         "pytorch_job": spec.pop("pytorchJob", None),
         "runai": spec.pop("runai", None),

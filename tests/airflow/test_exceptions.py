@@ -24,6 +24,7 @@ NAMES = {
     Category.SCHEDULING: "TrainJobUnschedulableError",
     Category.PREEMPTED: "TrainJobPreemptedError",
     Category.NODE_LOST: "TrainJobNodeLostError",
+    Category.STALLED: "TrainJobStalledError",
     Category.DEADLINE: "TrainJobDeadlineError",
     Category.INITIALIZER: "TrainJobInitializerError",
     Category.REJECTED: "TrainJobRefusedError",

@@ -74,6 +74,7 @@ CASES = (
         installs_packages=False,
         reports_resource_use=False,
         limits_memory=False,
+        notices_stalls=False,
     ),
     BackendCase("container", container_engine.client),
     BackendCase(

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from trainer_core.backends.local.logs import record_growth
+from trainer_core.backends.local.log_times import record_growth
 
 #: Characters of one, two and three bytes and carriage returns, so that each kind occurs where the line is cut.
 LONG = "".join(f"\r{'é…' * (number % 7)}{number}" for number in range(120_000))

@@ -156,7 +156,7 @@ CARRIED = {"name", "trainer", "initializer", "checkpoints"}
 #: They do not change what the function computes.
 NOT_NEEDED = {
     *("version", "owner", "metadata", "active_deadline_seconds", "start_within", "suspend", "managed_by", "workspace"),
-    *("delete_after_seconds", "more_memory", "attempt_memory", "search", "literal_secrets"),
+    *("delete_after_seconds", "more_memory", "attempt_memory", "stalled", "search", "literal_secrets"),
 }
 NAMED_OF_TRAINER = {
     "image": ("custom:1", "image custom:1: Python packages, environment and system libraries of its image"),

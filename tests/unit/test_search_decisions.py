@@ -376,13 +376,14 @@ def test_any_course_of_events_starts_each_trial_once_at_a_time_and_ends(
     dice = random.Random(seed)  # noqa: S311 -- no secret
     lag = None if definition.stop else dice.choice([None, 1, 2, 5])
     entries: list[EntryView] = []
+    cache: dict[int, Any] = {}
     starts: dict[int, Start] = {}
     runs: dict[int, int] = {}
     config = definition.trial_config
     for time in range(300):
-        # The entries in any order, and twice by two drivers.
+        # The entries in any order, and twice by two drivers, one of which has no cache.
         view, other = dice.sample(entries, len(entries)), dice.sample(entries, len(entries))
-        decision = decide(definition, view, {}, 100.0 + time, lag=lag)
+        decision = decide(definition, view, {}, 100.0 + time, lag=lag, cache=cache)
         assert decide(definition, other, {}, 100.0 + time, lag=lag) == decision
         live = [entry for entry in entries if entry.is_live]
         started = list_started(decision)

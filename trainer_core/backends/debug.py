@@ -121,6 +121,7 @@ class DebugBackend(Backend):
             "active_deadline_seconds": request.active_deadline_seconds,
             "suspend": request.suspend,
             "more_memory": request.more_memory,
+            "stalled": request.stalled,
         }
         unsupported = [name for name, value in options.items() if value]
         if unsupported:

@@ -103,6 +103,9 @@ def detect_pending_failure(
     if diagnosis.category is Category.OUT_OF_MEMORY and diagnosis.retryable:
         # The next attempt asks for more memory; a restart of the container has as much as before.
         return PendingFailure(diagnosis, FATAL)
+    if diagnosis.category is Category.STALLED and job is not None and (job.num_nodes or 1) > 1:
+        # One node that is restarted cannot join the others again.
+        return PendingFailure(diagnosis, FATAL)
     # After a disruption the controller replaces the pod and its peers.
     return PendingFailure(diagnosis, None if diagnosis.category in _REPLACED else selected[0].grace)
 

@@ -156,6 +156,7 @@ def render_function(
         processes=trainer.num_proc_per_node,
         s3=request.checkpoints is not None and checkpoint_location.is_bucket(request.checkpoints.uri),
         is_trial=node_env.OBJECTIVE in trainer.env,
+        is_attended=request.stalled is not None,
     )
     command_length = argv.index(argv_payload.UNPACKER) + 1
     return argv[:command_length], argv[command_length:]
@@ -168,6 +169,7 @@ def build_trainer_env(request: TrainJobRequest) -> dict[str, str | SecretRef]:
         own[node_env.RESULT_URI] = trainer.result_uri
     uri = _get_checkpoints_uri(request) or ""
     own |= checkpoint_location.build_variables(request, uri, _to_mounted_path(request), overlaps=True)
+    own |= request.stalled_env
     env = {**request.job_env, **(trainer.env if trainer else {})}
     return {**env, **own, **_reference_literal_secrets("trainer", request)}
 

@@ -25,7 +25,9 @@ from trainer_core.node import env
 from trainer_core.readable_log import TORCHRUN_REPORT
 from trainer_core.resource_use import ResourceUse, describe_memory, strip_resource_report
 
-_RETRYABLE = frozenset({Category.PREEMPTED, Category.NODE_LOST, Category.INFRASTRUCTURE, Category.SCHEDULING})
+_RETRYABLE = frozenset(
+    {Category.PREEMPTED, Category.NODE_LOST, Category.INFRASTRUCTURE, Category.SCHEDULING, Category.STALLED}
+)
 _TAIL_LINES = 20
 #: How torchrun reports a worker that was killed.
 _TORCHRUN_KILLED = re.compile(r"Signal \d+ \((SIG\w+)\) received by PID")
@@ -40,6 +42,8 @@ _CRASHES = {
 _EXIT_CODES = {126: "the command cannot be executed", 127: "the command was not found"}
 #: What a training function raises that saved a checkpoint after SIGTERM: see `node.checkpoints.Stopped`.
 _STOPPED = "trainjob.Stopped"
+#: What the attendant of a node records whose ranks are silent: see `node.attendant`.
+_STALLED = "trainjob.Stalled"
 #: What is raised if the files of a large project cannot be fetched: see `node.project_fetch.FetchError`.
 _UNFETCHED = "trainjob.FetchError"
 #: Exit codes of a process that was told to stop or killed, perhaps because another one had ended.
@@ -249,6 +253,8 @@ def _classify_step(step: StepFacts, memory: AttemptMemory | None) -> tuple[Categ
         return Category.OUT_OF_MEMORY, _explain_memory(step, memory)
     if step.error_type == _STOPPED:
         return Category.PREEMPTED, step.error_message or "it was told to stop"
+    if step.error_type == _STALLED:
+        return Category.STALLED, step.error_message
     if step.error_type == _UNFETCHED:
         return Category.INFRASTRUCTURE, step.error_message
     error = _get_first_line(f"{step.error_type}: {step.error_message}") if step.error_type else ""

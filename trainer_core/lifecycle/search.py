@@ -235,6 +235,10 @@ def apply_outcome(view: EntryView, outcome: Outcome, definition: SearchDefinitio
     return replace(view, status=status, ending=ending, reports=ending.line.rungs or view.reports)
 
 
+#: What each trial was built from at the decision before, and its view.
+TrialCache = dict[int, tuple[tuple[Any, ...], TrialView]]
+
+
 def judge(
     outcome: Outcome, definition: SearchDefinition, trial: int, parameters: Mapping[str, Any], rung: int | None = None
 ) -> Ending:
@@ -319,18 +323,19 @@ def decide(
     *,
     lag: int | None = None,
     started: float | None = None,
+    cache: TrialCache | None = None,
 ) -> Decision:
     """Decide how a search continues.
 
     `lines` are those that entries carry, `started` is when entry 0 was created if that is deleted, and `lag` how many
-    trials back parameters are chosen from.
+    trials back parameters are chosen from. `cache` saves time where most trials are as at the decision before.
     """
     config = definition.trial_config
     total = config.num_trials
     if isinstance(definition.algorithm, GridSearch):
         total = min(total, count_cells(definition.space))
     record = _find_closing_record(definition, entries)
-    trials = _build_trials(definition, entries, lines)
+    trials = _build_trials(definition, entries, lines, cache=cache)
     live = sorted((entry for entry in entries if entry.is_live), key=lambda entry: entry.number)
     timeout = config.timeout
     began = min((entry.created for entry in entries), default=now) if started is None else started
@@ -370,17 +375,25 @@ def _build_trials(
     entries: Sequence[EntryView],
     lines: Mapping[int, SettledTrial],
     closing: bool = False,
+    cache: TrialCache | None = None,
 ) -> dict[int, TrialView]:
     """Return the trials by number. With `closing`, paused ones and those due for a retry have ended."""
     runs: dict[int, list[EntryView]] = {number: [] for number in lines}
     for entry in sorted(entries, key=lambda entry: entry.number):
         if entry.trial is not None:
             runs.setdefault(entry.trial, []).append(entry)
-    count = max(runs, default=-1) + 1
-    return {
-        number: _build_trial(definition, number, runs.get(number, []), lines.get(number), closing)
-        for number in range(count)
-    }
+    cache = {} if cache is None else cache
+    retries = definition.trial_config.retries
+    trials = {}
+    for number in range(max(runs, default=-1) + 1):
+        trial_runs, line = runs.get(number, []), lines.get(number)
+        key, view = cache.get(number, (None, None))
+        # Equal objects are compared by identity first, and most are the same ones.
+        if view is None or key != (trial_runs, line, retries):
+            view = _build_trial(definition, number, trial_runs, line, closing)
+            cache[number] = (trial_runs, line, retries), view
+        trials[number] = view
+    return trials
 
 
 def _build_trial(

@@ -49,7 +49,7 @@ def _adopt() -> str:
 if not __package__:
     __package__ = _adopt()
 
-from . import env, hyperparameters, project, termination  # noqa: E402 -- see above
+from . import beats, env, hyperparameters, project, termination  # noqa: E402 -- see above
 from .load_function import PayloadError, load  # noqa: E402
 from .rank_lines import RankLines  # noqa: E402
 from .status_server import StatusServer  # noqa: E402
@@ -70,6 +70,7 @@ def main() -> int:
         return 1
     termination.report_record(record)
     getattr(_get_checkpoints(), "finish", bool)()
+    beats.enter(beats.RETURNED)
     return 0
 
 
@@ -89,6 +90,7 @@ def _call_and_share() -> dict[str, Any]:
         if hasattr(stop, "paused_at"):
             pause = {"paused_at": stop.paused_at}
     record = {} if env.rank() else {**termination.result_record(value), **pause}
+    beats.enter(beats.OVER)
     getattr(_get_checkpoints(), "share_result", bool)(record)
     return record
 
@@ -100,9 +102,11 @@ def call(payload: dict[str, Any], folder: Path) -> Any:
         try:
             value = function(**hyperparameters.override_args(payload.get("args") or {}))
         except BaseException:
-            _wait_for_saves()
+            with beats.saving():
+                _wait_for_saves()
             raise
-        getattr(_get_checkpoints(), "flush", _wait_for_saves)()
+        with beats.saving():
+            getattr(_get_checkpoints(), "flush", _wait_for_saves)()
     if isinstance(value, (Awaitable, GeneratorType, AsyncGeneratorType)):
         raise PayloadError(
             f"{payload.get('entry')} returned a {type(value).__name__} and did not run: a training function must be a "
@@ -151,6 +155,7 @@ def _prepare() -> None:
             if getattr(sys, name) is not None:
                 setattr(sys, name, RankLines(getattr(sys, name), env.rank()))
                 atexit.register(getattr(sys, name).end_line)
+    beats.begin()
     if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         # The kernel delivers SIGTERM to PID 1 only if there is a handler.
         signal.signal(signal.SIGTERM, exit_at_once)

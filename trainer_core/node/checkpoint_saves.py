@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import env, progress, termination
+from . import beats, env, progress, termination
 from .checkpoint_folder import PART, Checkpoint, CheckpointError, Checksums, merge, say
 from .checkpoint_ranks import Ranks, Stopped
 
@@ -100,7 +100,8 @@ class Saves:
     def flush(self) -> None:
         """Wait for a save in the background, and raise what went wrong with it."""
         if self._background is not None:
-            error = self._background.wait()
+            with beats.saving():
+                error = self._background.wait()
             self._background = None
             if error is not None:
                 raise error

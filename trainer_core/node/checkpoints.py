@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import env, progress
+from . import beats, env, progress
 from .checkpoint_folder import RESULT, Checkpoint, CheckpointError, CheckpointFolder, say
 from .checkpoint_ranks import Agreement, Ranks, Stopped, mark_launch, read_launch
 from .checkpoint_retention import Retention
@@ -254,6 +254,7 @@ class CheckpointStore:
             Stopped: The job was told to stop and the checkpoint of this step is complete, or a rank was started again.
         """
         step = operator.index(step)
+        beats.beat(step)
         is_multiple = self._every_steps > 0 and step % self._every_steps == 0 and step != self._step
         is_at_rung = self._objective is not None and self._objective.is_near(step)
         self._step = step
@@ -288,12 +289,13 @@ class CheckpointStore:
                 `latest` or `flush` raises it, or the end of the function.
             Stopped: The job was told to stop, raised after the checkpoint is complete; or a rank was started again.
         """
-        part = self._saves.begin(operator.index(step))  # JSON has no integers of NumPy.
-        with self._saves.write(part) as folder:
-            yield folder
-        if not part.is_complete:
-            self._saves.run(partial(self._saves.commit, part, metrics), background and not self.stopping)
-        self._exit_if_stopping(part.step)
+        with beats.saving():
+            part = self._saves.begin(operator.index(step))  # JSON has no integers of NumPy.
+            with self._saves.write(part) as folder:
+                yield folder
+            if not part.is_complete:
+                self._saves.run(partial(self._saves.commit, part, metrics), background and not self.stopping)
+            self._exit_if_stopping(part.step)
 
     def save_in_background(
         self, step: int, write: Callable[[Path], object], metrics: Mapping[str, Any] | None = None
@@ -330,9 +332,10 @@ class CheckpointStore:
                 write(folder)
             self._saves.commit(part, metrics)
 
-        if not part.is_complete:
-            self._saves.run(save, background=not self.stopping)
-        self._exit_if_stopping(part.step)
+        with beats.saving():
+            if not part.is_complete:
+                self._saves.run(save, background=not self.stopping)
+            self._exit_if_stopping(part.step)
 
     def flush(self) -> None:
         """Wait for a save in the background. It is called for a training function that returns.

@@ -26,6 +26,9 @@ RESOURCE_INTERVAL = "TRAINJOB_RESOURCE_INTERVAL"
 STATUS_SERVER = "TRAINJOB_STATUS_SERVER"
 #: Key of the partition of data that the job trains for. Optional.
 PARTITION = "TRAINJOB_PARTITION"
+#: With the option `Stalled`: its settings as JSON, and the folder for the beats of the ranks of a node.
+STALLED = "TRAINJOB_STALLED"
+BEATS = "TRAINJOB_BEATS"
 #: Number of nodes, for launchers that do not pass it to their processes.
 NODES = "TRAINJOB_NODES"
 #: The last launch of a node that this process has seen when it began; see `checkpoint_ranks.read_launch`.

@@ -1,21 +1,27 @@
 """The second program in a container: installs packages, then starts the program of the node.
 
 It replaces itself with a plain process, which so gets the signals and has the exit code. It stays in front of torchrun,
-which has no handler for SIGTERM while it waits for the other nodes.
+which has no handler for SIGTERM while it waits for the other nodes, and with the option `Stalled` as the attendant.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import env, packages, resource_monitor, termination
+
+if TYPE_CHECKING:
+    from .attendant import Attendant
 
 #: Files beside the package in the folder that was unpacked.
 PAYLOAD = "payload.json"
@@ -24,6 +30,8 @@ PACKAGES = "packages.json"
 WAITING = "trainjob: this node waits for the other nodes"
 #: Seconds between two such lines.
 _PATIENCE = 50.0
+#: Seconds from SIGTERM to SIGKILL for a node that has stalled and saves no checkpoints.
+_GRACE = 3.0
 _BOOTSTRAP = "trainer_core/node/bootstrap.py"
 #: Variables that torchrun would set, by the variable of the controller that has the value.
 _PET_VARIABLES = {"RANK": "PET_NODE_RANK", "WORLD_SIZE": "PET_NNODES"}
@@ -60,35 +68,69 @@ def main(launch: str, folder: str) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     resource_monitor.start_process()
-    if command[1] == "-m":
-        if has_checkpoints:
-            checkpoints.announce_launch()
-        sys.exit(_watch(subprocess.Popen(command)))
+    is_torchrun, stalled = command[1] == "-m", env.setting(env.STALLED)
+    if is_torchrun and has_checkpoints:
+        checkpoints.announce_launch()
+    attendant = None
+    if stalled:
+        from .attendant import Attendant  # Only with the option `Stalled`.
+
+        os.environ[env.BEATS] = tempfile.mkdtemp(prefix="beats-", dir=folder)
+        attendant = Attendant(Path(os.environ[env.BEATS]), json.loads(stalled), _write)
+    if is_torchrun or attendant is not None:
+        sys.exit(_watch(subprocess.Popen(command), is_torchrun, attendant))
     # Until bootstrap has a handler: the kernel drops a signal to PID 1 without one.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     os.execv(command[0], command)  # noqa: S606 -- an argument vector, no shell
 
 
-def _watch(torchrun: subprocess.Popen[bytes]) -> int:
-    """Return the exit code of torchrun as a container has it; end it at once on SIGTERM while it has no processes."""
+def _watch(child: subprocess.Popen[bytes], is_torchrun: bool = True, attendant: Attendant | None = None) -> int:
+    """Return the exit code as a container has it, or that of the attendant of a node that has stalled.
+
+    SIGTERM ends torchrun at once while it has no processes.
+    """
 
     def stop(number: int, frame: Any) -> None:
-        if _has_processes(torchrun.pid):
-            torchrun.send_signal(number)
+        if attendant is not None and attendant.is_silent():
+            attendant.print_stacks()
+        if not is_torchrun or _has_processes(child.pid):
+            child.send_signal(number)
         else:
             # It waits for the other nodes, and has no handler yet.
-            torchrun.kill()
+            child.kill()
             os._exit(128 + number)
 
     signal.signal(signal.SIGTERM, stop)
+    due = time.monotonic() + _PATIENCE
     while True:
         try:
-            code = torchrun.wait(_PATIENCE)
+            code = child.wait(_PATIENCE if attendant is None else attendant.pause)
         except subprocess.TimeoutExpired:
-            if not _has_processes(torchrun.pid):
+            if attendant is not None and attendant.check():
+                return _end(child, attendant)
+            if is_torchrun and time.monotonic() >= due and not _has_processes(child.pid):
+                due = time.monotonic() + _PATIENCE
                 print(WAITING, flush=True)
         else:
             return 128 - code if code < 0 else code
+
+
+def _end(child: subprocess.Popen[bytes], attendant: Attendant) -> int:
+    attendant.print_stacks()
+    attendant.report(Path(env.setting(env.TERMINATION_LOG)))
+    child.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(json.loads(env.setting(env.CHECKPOINTS) or "{}").get("grace", _GRACE))
+    attendant.kill()
+    child.kill()
+    child.wait()
+    return attendant.code
+
+
+def _write(text: str) -> None:
+    # Standard error: engines keep its lines apart from an unfinished line of standard output.
+    sys.stderr.write(text)
+    sys.stderr.flush()
 
 
 def _has_processes(pid: int) -> bool:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import env
+from . import beats, env
 
 if TYPE_CHECKING:
     from .objective import Objective
@@ -113,6 +113,7 @@ class Reporter:
 
     def report(self, step: Any = None, total: Any = None, metrics: Any = None) -> None:
         """Print a line if the interval has passed, else keep the values for the next line."""
+        beats.beat(step)
         if env.rank() != 0:
             return
         now = self._clock()

@@ -148,13 +148,17 @@ def report_record(record: dict[str, Any]) -> None:
         _warn(problem)
         record["note"] = "; ".join(filter(None, (problem, record.get("note"))))
     data = encode_result(record)
-    _report("result", lambda _: data)
+    _report("result", lambda _: data, Path(env.setting(env.TERMINATION_LOG)))
 
 
 def report_error(error: BaseException, output: str | None = None) -> None:
     """Report the exception, unless another rank of this node has reported one. Never raises."""
-    record = error_record(error, output)
-    _report("error", lambda limit: encode_error(record, limit))
+    report_error_record(error_record(error, output), Path(env.setting(env.TERMINATION_LOG)))
+
+
+def report_error_record(record: dict[str, Any], path: Path) -> None:
+    """Report an error of a node, unless one of it is recorded. Never raises."""
+    _report("error", lambda limit: encode_error(record, limit), path)
 
 
 def report_values(path: Path, **values: Any) -> None:
@@ -169,9 +173,8 @@ def report_values(path: Path, **values: Any) -> None:
             files.write(path, new)
 
 
-def _report(what: str, encode: Callable[[int], bytes]) -> None:
+def _report(what: str, encode: Callable[[int], bytes], path: Path) -> None:
     """Write what `encode` returns for a size limit, and what `report_values` wrote if there is room for both."""
-    path = Path(env.setting(env.TERMINATION_LOG))
     try:
         with locks.locked_if_possible(path.absolute().parent, _LOCK_SECONDS):
             record = _read_record(path)

@@ -24,6 +24,7 @@ from trainer_core.options.patches import (
 from trainer_core.options.pytorch import PyTorchJobSpec
 from trainer_core.options.runtime import RuntimePatch
 from trainer_core.options.scheduling import GangScheduling, ManagedBy, PriorityClass, QueueName, StartWithin
+from trainer_core.options.stalled import Stalled
 from trainer_core.options.tracking import Tracking
 from trainer_core.options.workspace import Workspace
 from trainer_core.secrets import redact
@@ -57,6 +58,7 @@ __all__ = [
     "QueueName",
     "ReplicatedJobPatch",
     "RuntimePatch",
+    "Stalled",
     "StartWithin",
     "Suspend",
     "Tracking",

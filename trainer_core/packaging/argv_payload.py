@@ -44,6 +44,7 @@ _UNPACKER = "unpack.py"
 _S3_FILES = ("checkpoint_s3.py", "s3_client.py")
 _FETCH_FILE = "project_fetch.py"
 _OBJECTIVE_FILE = "objective.py"
+_ATTENDANT_FILE = "attendant.py"
 _INDENT = re.compile("^ +", re.MULTILINE)
 _HOSTFILE = "/etc/mpi/hostfile"
 
@@ -57,6 +58,7 @@ def render_argv(
     processes: int | None = None,
     s3: bool = False,
     is_trial: bool = False,
+    is_attended: bool = False,
 ) -> list[str]:
     """Return the command of a container that runs a function; equal functions give equal commands.
 
@@ -70,6 +72,8 @@ def render_argv(
     left_out = set() if uri else {_FETCH_FILE}
     if not is_trial:
         left_out.add(_OBJECTIVE_FILE)
+    if not is_attended:
+        left_out.add(_ATTENDANT_FILE)
     if not (s3 or (uri or "").startswith("s3://")):
         left_out.update(_S3_FILES)
     files = {**_read_node_kit(frozenset(left_out)), launching.PAYLOAD: payload, launching.PACKAGES: settings}

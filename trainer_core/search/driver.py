@@ -143,6 +143,7 @@ class SearchDriver:
         #: Numbers of entries that were deleted before this driver has seen them.
         self._gaps: set[int] = set()
         self._lines: dict[int, SettledTrial] = {}
+        self._trials: decisions.TrialCache = {}
         self._others: list[tuple[TrainJobRef, TrainJobRequest, Observation]] = []
         self._listed = 0.0
         self._stops: list[threading.Thread] = []
@@ -330,7 +331,13 @@ class SearchDriver:
     def _decide(self) -> decisions.Decision:
         views = [entry.view for _, entry in sorted(self._entries.items())]
         return decisions.decide(
-            self.definition, views, self._lines, time.time(), lag=self.lag, started=self.started or None
+            self.definition,
+            views,
+            self._lines,
+            time.time(),
+            lag=self.lag,
+            started=self.started or None,
+            cache=self._trials,
         )
 
     # Reading

@@ -43,7 +43,7 @@ def suggest(
     """Return the parameters of a trial: a pure function of its arguments."""
     trials = sorted(
         [past for line in history if (past := _read_line(line, direction)) is not None]
-        + [_PastTrial(number, dict(parameters)) for number, parameters in running.items()]
+        + [_PastTrial(number, parameters) for number, parameters in running.items()]
     )
     key = (repr(sorted(space.items())), repr(algorithm), seed)
     with _lock:
@@ -63,7 +63,7 @@ class _PastTrial(NamedTuple):
     """A trial as Optuna sees it: the state "" is a running one, and `value` is a loss."""
 
     trial: int
-    parameters: dict[str, Any]
+    parameters: Mapping[str, Any]
     state: str = ""
     value: float | None = None
     rungs: tuple[tuple[int, float], ...] = ()
@@ -75,11 +75,11 @@ def _read_line(line: SettledTrial, direction: str) -> _PastTrial | None:
         return None
     sign = -1.0 if direction == "maximize" else 1.0
     if line.state == "Complete" and line.value is not None and not math.isnan(line.value):
-        return _PastTrial(line.trial, dict(line.parameters), "COMPLETE", sign * line.value)
+        return _PastTrial(line.trial, line.parameters, "COMPLETE", sign * line.value)
     rungs = line.rungs if line.state == "StoppedEarly" else ()
     finite = ((report.rung, report.value) for report in rungs if report.value is not None)
     values = tuple((rung, sign * value) for rung, value in finite if math.isfinite(value))
-    return _PastTrial(line.trial, dict(line.parameters), "PRUNED", None, values)
+    return _PastTrial(line.trial, line.parameters, "PRUNED", None, values)
 
 
 class _KeptStudy:
@@ -108,7 +108,7 @@ class _KeptStudy:
         """Return the parameters of a trial after these; None if the study holds others."""
         held = self._trials
         if held and held[-1].trial == trial:
-            return held[-1].parameters if held[:-1] == trials else None
+            return dict(held[-1].parameters) if held[:-1] == trials else None
         if len(held) > len(trials) or not all(map(_can_become, held, trials)):
             return None
         for index, past in enumerate(trials):
@@ -168,9 +168,19 @@ def _to_key(value: Any) -> str:
 def _to_distribution(distribution: Distribution) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+    class Indexes(CategoricalDistribution):
+        # Optuna compares the distributions of all trials at each suggestion, choice by choice: half of its time.
+        def __eq__(self, other: object) -> bool:
+            return self is other or super().__eq__(other)
+
+        def __deepcopy__(self, memo: object) -> Indexes:
+            return self
+
+        __hash__ = CategoricalDistribution.__hash__
+
     if isinstance(distribution, Choice):
         # Optuna takes numbers and strings only, and compares them with ==.
-        return CategoricalDistribution(range(len(distribution.values)))
+        return Indexes(range(len(distribution.values)))
     if isinstance(distribution, RandInt):
         return IntDistribution(distribution.min, distribution.max, log=distribution.log)
     return FloatDistribution(distribution.min, distribution.max, log=not isinstance(distribution, Uniform))

@@ -33,6 +33,7 @@ from trainer_core.testing.resource_use import ResourceReports
 from trainer_core.testing.results import Results
 from trainer_core.testing.searching import Searching
 from trainer_core.testing.searching_stops import EarlyStops
+from trainer_core.testing.stalls import Stalls
 from trainer_core.testing.validation import Validation
 from trainer_core.testing.waiting import Waiting
 
@@ -52,6 +53,7 @@ class BackendContract(
     Initializers,
     Checkpointing,
     MemoryOfAttempts,
+    Stalls,
     Debugging,
     EarlyStops,
     Validation,

@@ -68,6 +68,7 @@ class BackendCase:
         runs_runtime_without_trainer: It runs a runtime without a trainer.
         reports_resource_use: It reports the use of processor, memory and GPUs.
         limits_memory: A node has the memory that its request asks for, so that another attempt can ask for more.
+        notices_stalls: It ends a training that makes no progress.
         restarts_processes: A process that was killed is started again in the same attempt.
         shares_checkpoints: All nodes of a job can mount the place of its checkpoints.
         reads_checkpoints: Its client can read the place of its checkpoints, and not only its nodes.
@@ -91,12 +92,18 @@ class BackendCase:
     runs_runtime_without_trainer: bool = False
     reports_resource_use: bool = True
     limits_memory: bool = True
+    notices_stalls: bool = True
     restarts_processes: bool = False
     shares_checkpoints: bool = True
     reads_checkpoints: bool = True
     replaces_pods: bool = False
     image: str | None = None
     get_api: Callable[[TrainerClient], ApiClient] | None = None
+
+
+def count_nodes(case: BackendCase) -> int:
+    """Return two if nodes can share the place of their checkpoints, else one."""
+    return 1 + (case.runs_multiple_nodes and case.shares_checkpoints)
 
 
 def applies_to(**facts: bool | str | None) -> Callable[[_F], _F]:

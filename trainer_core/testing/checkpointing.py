@@ -18,7 +18,7 @@ from trainer_core.k8s import resources
 from trainer_core.k8s.resources import ApiResource
 from trainer_core.options import Checkpoints, Name
 from trainer_core.request import Owner, TrainJobRequest
-from trainer_core.testing.case import BackendCase, Contract, applies_to, wait_until_suspended
+from trainer_core.testing.case import BackendCase, Contract, applies_to, count_nodes, wait_until_suspended
 from trainer_core.testing.training_functions import return_after_stop, save_checkpoints
 
 if TYPE_CHECKING:
@@ -34,10 +34,6 @@ _NODES = ApiResource("", "v1", "nodes", "Node", namespaced=False)
 
 def _build_owner(generation: int = 0, key: str | None = None) -> Owner:
     return Owner(key=key or f"owner/{uuid4().hex}", slug="train", generation=str(generation))
-
-
-def _count_nodes(case: BackendCase) -> int:
-    return 1 + (case.runs_multiple_nodes and case.shares_checkpoints)
 
 
 def _run_until_complete(client: TrainerClient, request: TrainJobRequest) -> list[Outcome]:
@@ -162,7 +158,7 @@ class Checkpointing(Contract):
     def test_a_job_of_which_one_process_is_stopped_saves_and_resumes_at_the_same_step_on_all_nodes(
         self, case: BackendCase, client: TrainerClient, build_request: BuildRequest
     ) -> None:
-        options, nodes = [Checkpoints(every_seconds=0)], _count_nodes(case)
+        options, nodes = [Checkpoints(every_seconds=0)], count_nodes(case)
         args = {"steps": 1_000_000, "stop_at": 3}
         *failed, complete = _run_until_complete(
             client, build_request(save_checkpoints, args, owner=_build_owner(), options=options, num_nodes=nodes)
@@ -192,7 +188,7 @@ class Checkpointing(Contract):
     def test_a_job_resumes_after_its_kubernetes_node_was_drained(
         self, case: BackendCase, client: TrainerClient, build_request: BuildRequest
     ) -> None:
-        saved = self._start_training(client, build_request, nodes=_count_nodes(case))
+        saved = self._start_training(client, build_request, nodes=count_nodes(case))
         api, pods = _get_api(case, client), _list_pods(client)
         # No other pods are evicted: the cluster may have other users.
         node = api.get(resources.PODS, pods[-1])["spec"]["nodeName"]

@@ -48,7 +48,9 @@ __all__ = [
 #: Computes the outcome of a job; None for a job that runs until it is cancelled.
 OutcomeScript = Callable[["RecordedJob"], Outcome | None]
 
-_RETRYABLE = frozenset({Category.PREEMPTED, Category.NODE_LOST, Category.INFRASTRUCTURE, Category.SCHEDULING})
+_RETRYABLE = frozenset(
+    {Category.PREEMPTED, Category.NODE_LOST, Category.INFRASTRUCTURE, Category.SCHEDULING, Category.STALLED}
+)
 _CANCELLED = Diagnosis(category=Category.DELETED, reason="it was cancelled")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from trainer_core.options import Checkpoints, Name
 from trainer_core.request import Owner
 from trainer_core.search.definition import Asha, GridSearch, Objective, RandomSearch, SearchDefinition, TrialConfig
 from trainer_core.template import TrainJobTemplate
-from trainer_core.testing.case import BackendCase, Contract, applies_to
+from trainer_core.testing.case import BackendCase, Contract, applies_to, count_nodes
 from trainer_core.testing.training_functions import report_loss, return_loss, wait_with_parameters
 from trainer_core.trainers import CustomTrainer
 
@@ -90,11 +91,14 @@ class Searching(Contract):
     def test_trials_pause_at_a_rung_and_the_best_one_continues_from_its_checkpoint(
         self, case: BackendCase, client: TrainerClient
     ) -> None:
+        # All ranks end at the rung by themselves.
         policy = Asha(max_step=2, factor=2, promote=True)
-        name = self._start_reporting(case, client, {"steps": 2}, stop=policy)
+        name = self._start_reporting(case, client, {"steps": 2}, nodes=count_nodes(case), stop=policy)
         outcome = client.wait_for_search(name, timeout=600)
         assert [(trial.status, trial.value) for trial in outcome.trials] == [("Complete", 0.25), ("Stopped early", 1.0)]
-        assert client.get_job_outcome(client.get_job_ref(outcome.trials[0].name)).resumed_from == 1
+        best = outcome.trials[0].name
+        assert client.get_job_outcome(client.get_job_ref(best)).resumed_from == 1
+        assert client.get_job(best).num_nodes == count_nodes(case)
         assert len(self._list_names(client, name)) == 3
 
     @applies_to(runs_in_background=True)
@@ -102,7 +106,7 @@ class Searching(Contract):
         self, case: BackendCase, client: TrainerClient, tmp_path: Path
     ) -> None:
         # The second trial waits before its first step, until it is stopped.
-        goal = {"trial_config": TrialConfig(3, 2), "objectives": [Objective("val_loss", goal=0.5)]}
+        goal: dict[str, Any] = {"trial_config": TrialConfig(3, 2), "objectives": [Objective("val_loss", goal=0.5)]}
         name = self._start_reporting(case, client, {"steps": 1, "wait_at": 1}, **goal)
         drivers = [client, case.connect(tmp_path / "state")]
         with ThreadPoolExecutor() as pool:
@@ -146,17 +150,20 @@ class Searching(Contract):
         return client.optimize(template, options=[Name("tune")], **{**fields, **changes})  # type: ignore[arg-type]
 
     def _start_reporting(
-        self, case: BackendCase, client: TrainerClient, args: dict[str, int], **changes: object
+        self, case: BackendCase, client: TrainerClient, args: dict[str, int], nodes: int = 1, **changes: object
     ) -> str:
         """Start a search of two trials, one after the other, with the values 0.5 and 1 at step 1."""
         fields = {"trial_config": TrialConfig(2, 1), "objectives": [Objective("val_loss")], **changes}
-        template = self._build_template(case, report_loss, args)
+        template = self._build_template(case, report_loss, args, nodes)
         options = [Name("tune"), Checkpoints()]
         space = {"rate": [0.5, 1.0]}
         return client.optimize(template, search_space=space, algorithm=GridSearch(), options=options, **fields)  # type: ignore[arg-type]
 
-    def _build_template(self, case: BackendCase, func: object, args: dict[str, int] | None = None) -> TrainJobTemplate:
-        trainer = CustomTrainer(func, args, env={RESOURCE_INTERVAL: "3600"}, image=case.image)  # type: ignore[arg-type]
+    def _build_template(
+        self, case: BackendCase, func: object, args: dict[str, int] | None = None, nodes: int = 1
+    ) -> TrainJobTemplate:
+        fields = {"func": func, "func_args": args, "num_nodes": nodes, "image": case.image}
+        trainer = CustomTrainer(env={RESOURCE_INTERVAL: "3600"}, **fields)  # type: ignore[arg-type]
         return TrainJobTemplate(trainer, case.runtime)
 
     def _list_names(self, client: TrainerClient, name: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "end_slowly",
     "exit_with",
+    "hang_once",
     "print_lines",
     "raise_error",
     "read_files",
@@ -164,6 +165,23 @@ def run_out_of_memory() -> None:
     with store.save((last.step if last else 0) + 1) as folder:
         (folder / "weights.txt").write_text("1")
     raise MemoryError
+
+
+def hang_once() -> object:
+    """Hang, unless there is a checkpoint; return its step."""
+    import threading
+
+    from trainer_core import checkpoints, progress
+
+    store = checkpoints()
+    last = store.latest()
+    if last:
+        return last.step
+    with store.save(1) as folder:
+        (folder / "weights.txt").write_text("1")
+    progress(step=1)
+    threading.Event().wait()
+    return None
 
 
 def save_checkpoints(

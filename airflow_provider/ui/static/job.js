@@ -153,6 +153,7 @@ const categories = {
   Scheduling: "Cannot be scheduled",
   Preempted: "Preempted by other workloads",
   NodeLost: "Node lost",
+  Stalled: "No progress",
   Deadline: "Deadline exceeded",
   Initializer: "Dataset or model cannot be downloaded",
   Rejected: "Rejected by the cluster",

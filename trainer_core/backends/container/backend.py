@@ -72,6 +72,7 @@ class ContainerBackend(Backend):
         {
             *("Name", "Labels", "Annotations", "Tracking", "ActiveDeadlineSeconds", "Suspend", "DeleteAfter"),
             *("TrainerCommand", "TrainerArgs", "RuntimePatch", "Checkpoints", "MoreMemory", "Partition"),
+            "Stalled",
         }
     )
 

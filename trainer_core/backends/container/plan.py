@@ -178,12 +178,13 @@ def _render_nodes(
         **trainer.literal_env,
         **_job_variables(request, trainer),
         **checkpoint_env,
+        **request.stalled_env,
     }
     mounts = _deduplicate_mounts([*settings.pop("mounts"), *_render_data_mounts(request), *checkpoint_mounts])
     step = {
         "kind": NODE,
         "image": trainer.image or container.get("image"),
-        **_render_command(trainer, container, policy, checkpoint_env),
+        **_render_command(trainer, container, policy, variables),
         **({"result_uri": trainer.result_uri} if trainer.result_uri else {}),
         **_list_secrets(request, trainer),
         **settings,
@@ -294,6 +295,7 @@ def _build_argv(trainer: TrainerRequest, launch: str, node_env: Mapping[str, str
         processes=trainer.num_proc_per_node,
         s3=checkpoint_location.is_bucket(node_env.get(env.CHECKPOINT_PATH)),
         is_trial=env.OBJECTIVE in trainer.env,
+        is_attended=env.STALLED in node_env,
     )
 
 

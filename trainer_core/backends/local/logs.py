@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -16,6 +15,7 @@ from typing import IO
 
 from trainer_core.backends.local import observations
 from trainer_core.backends.local.job_store import JobFolder
+from trainer_core.backends.local.log_times import read_growth
 from trainer_core.errors import JobNotFoundError
 from trainer_core.jobs import TrainJobRef
 from trainer_core.logs import LogLine
@@ -122,23 +122,3 @@ def _has_ended(folder: JobFolder, ref: TrainJobRef) -> bool:
         return observations.check_uid(folder, ref).is_finished or not folder.is_supervised()
     except JobNotFoundError:
         return True
-
-
-def record_growth(log: Path, times: Path, known: int) -> int:
-    """Append a log's time of modification and size to the file of its times if the log has grown; return the size.
-
-    Creates the file of the times if it does not exist: without it, a log counts as one without times.
-    """
-    with suppress(OSError):  # A full disk: the lines get a later time.
-        status = log.stat()
-        with os.fdopen(os.open(times, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as file:
-            if status.st_size > known:
-                array("Q", [int(status.st_mtime), status.st_size]).tofile(file)
-        return status.st_size
-    return known
-
-
-def read_growth(times: Path) -> tuple[array[int], array[int]]:
-    """Return the times at which the log had grown, and its sizes at these times."""
-    recorded = array("Q", times.read_bytes())
-    return recorded[::2], recorded[1::2]

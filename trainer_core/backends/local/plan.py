@@ -37,7 +37,8 @@ def render_plan(
     steps = [_render_initializer(role, source, folder, state) for role, source in request.initializer_sources()]
     if request.trainer:
         runtime_env = {**runtime.env, **request.job_env}
-        steps += _render_nodes(request.trainer, runtime_env, checkpoint_env, runtime, folder)
+        own_env = {**checkpoint_env, **request.stalled_env}
+        steps += _render_nodes(request.trainer, runtime_env, own_env, runtime, folder)
     return {
         "version": 1,
         "runtime": runtime.name if request.trainer else None,
@@ -88,7 +89,7 @@ def _render_initializer(role: str, source: InitializerSource, folder: JobFolder,
 def _render_nodes(
     trainer: TrainerRequest,
     runtime_env: dict[str, str],
-    checkpoint_env: dict[str, str],
+    own_env: dict[str, str],
     runtime: LocalRuntime,
     folder: JobFolder,
 ) -> list[dict[str, Any]]:
@@ -104,7 +105,7 @@ def _render_nodes(
         _render_node(rank, num_nodes, num_processes, trainer, runtime.framework, runtime_env, folder)
         for rank in range(num_nodes)
     ]
-    return [{**node, "env": {**node["env"], **checkpoint_env}} for node in nodes]
+    return [{**node, "env": {**node["env"], **own_env}} for node in nodes]
 
 
 def _render_node(

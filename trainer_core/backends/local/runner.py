@@ -11,15 +11,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import os
 import random
 import signal
 import socket
+import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,7 +36,7 @@ from trainer_core.backends.local.artifacts import (
 from trainer_core.backends.local.job_queue import JobQueue, Ticket
 from trainer_core.backends.local.job_record import JobRecord, StepRecord, make_ref, parse_cancellation, utc_timestamp
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json, write_json
-from trainer_core.backends.local.logs import record_growth
+from trainer_core.backends.local.log_times import record_growth
 from trainer_core.fetch.settings import ENV_PREFIX
 from trainer_core.jobs import (
     COMPLETE,
@@ -46,6 +49,7 @@ from trainer_core.jobs import (
 )
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts
 from trainer_core.node import env, locks, resource_monitor
+from trainer_core.node.attendant import Attendant
 from trainer_core.resource_use import summarize_resource_use
 from trainer_core.validation import format_duration
 
@@ -302,10 +306,11 @@ class LocalJobRunner:
         job_variables = {env.UID: self._record.uid, env.NAME: self._record.name, "PYTHONUNBUFFERED": "1"}
         # An earlier run of the step, before the job was suspended, may have left a termination message.
         self._folder.allocate_termination(name)
+        attendant, own = self._prepare_attendant(step)
         with _open_log(self._folder.log_path(name)) as log:
             process = await asyncio.create_subprocess_exec(
                 *command,
-                env={**os.environ, **step["env"], **variables, **job_variables},
+                env={**os.environ, **step["env"], **variables, **job_variables, **own},
                 cwd=self._folder.workspace,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
@@ -318,8 +323,10 @@ class LocalJobRunner:
             asyncio.create_task(self._record_log_times(name)),
         ]
         try:
-            code = await process.wait()
+            code = await self._wait_for_end(name, process, attendant)
         except asyncio.CancelledError:
+            if attendant is not None and attendant.is_silent():
+                await asyncio.to_thread(attendant.print_stacks)
             await _terminate(process, self._grace)
             self._record_step_end(state, process.returncode)
             raise
@@ -332,6 +339,33 @@ class LocalJobRunner:
         if code != 0:
             order = sum(each.status == job_record.STEP_FAILED for each in self._record.steps)
             raise _StepFailedError(self._collect_facts(name, code), order)
+
+    def _prepare_attendant(self, step: dict[str, Any]) -> tuple[Attendant | None, dict[str, str]]:
+        """Return what notices that a node has stalled, and the variable for its ranks."""
+        settings = step["env"].get(env.STALLED)
+        if settings is None:
+            return None, {}
+        folder = Path(tempfile.mkdtemp(prefix=f"beats-{step['name']}-", dir=self._folder.path))
+        write = partial(self._append_to_log, step["name"])
+        return Attendant(folder, json.loads(settings), write), {env.BEATS: str(folder)}
+
+    async def _wait_for_end(self, name: str, process: asyncio.subprocess.Process, attendant: Attendant | None) -> int:
+        """Wait for the end of a node, and end it if it stalls; return its exit code."""
+        while attendant is not None:
+            with suppress(asyncio.TimeoutError):
+                return await asyncio.wait_for(process.wait(), attendant.pause)
+            if attendant.check():
+                await asyncio.to_thread(attendant.print_stacks)
+                attendant.report(self._folder.termination_path(name))
+                await _terminate(process, self._plan.get("grace_seconds") or _TERMINATION_GRACE_SECONDS)
+                return attendant.code
+        return await process.wait()
+
+    def _append_to_log(self, name: str, text: str) -> None:
+        """Write lines to the log of a step, on lines of their own."""
+        path = self._folder.log_path(name)
+        with suppress(OSError), _open_log(path) as log:
+            log.write(f"{'' if _ends_line(path) else chr(10)}{text}".encode())
 
     async def _record_log_times(self, step: str) -> None:
         """Record when the log of a step grows, until it is cancelled."""
@@ -514,14 +548,20 @@ def _append_lines(path: Path, lines: deque[str]) -> None:
     if not lines:
         return
     with suppress(OSError):
-        with path.open("rb") as log:
-            if log.seek(0, os.SEEK_END):
-                log.seek(-1, os.SEEK_END)
-                if log.read(1) != b"\n":
-                    return
+        if not _ends_line(path):
+            return
         with _open_log(path) as log:
             log.write("".join(lines).encode())
         lines.clear()
+
+
+def _ends_line(path: Path) -> bool:
+    """Return whether a log is empty or ends with the end of a line."""
+    with path.open("rb") as log:
+        if log.seek(0, os.SEEK_END):
+            log.seek(-1, os.SEEK_END)
+            return log.read(1) == b"\n"
+    return True
 
 
 async def _terminate(process: asyncio.subprocess.Process, grace: float) -> None:

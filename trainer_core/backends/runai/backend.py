@@ -40,6 +40,7 @@ class RunaiBackend(BaseKubernetesBackend):
         {
             *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "Partition"),
             *("StartWithin", "Suspend", "DeleteAfter", "RunaiSpec", "RunaiMasterSpec", "Checkpoints", "MoreMemory"),
+            "Stalled",
         }
     )
 

@@ -1,0 +1,219 @@
+"""The attendant of a node: whom it ends, when, and what it prints; see also the part `stalls` of the contract."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from trainer_core import CustomTrainerContainer, Stalled
+from trainer_core.backends.local.backend import LocalProcessBackend
+from trainer_core.errors import UnsupportedError
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
+from trainer_core.node import beats
+from trainer_core.node.attendant import Attendant
+from trainer_core.request_builder import build_request
+
+ROOT = Path(__file__).parents[2]
+AFTER = 40.0
+#: What a rank of a test runs; the tests end it.
+RANK = """
+import os, signal, sys, threading, time
+sys.path.insert(0, sys.argv[1])
+from trainer_core.node import beats
+beats.begin()
+beats.beat(7)
+print("begun", flush=True)
+{hang}
+"""
+HANGS = {
+    "in C with the lock of the interpreter": ("import ctypes; ctypes.PyDLL(None).sleep(600)", "is in <module> "),
+    "a lock": ("lock = threading.Lock(); lock.acquire(); lock.acquire()", "is in <module> "),
+    "stopped": ("os.kill(os.getpid(), signal.SIGSTOP); time.sleep(600)", "was stopped by a signal and is in <module> "),
+    "all signals blocked": (
+        "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); time.sleep(600)",
+        "prints no stack (state S (sleeping)",
+    ),
+}
+
+
+class Node:
+    """A node whose ranks are this process, on a clock that only `run` moves."""
+
+    def __init__(self, folder, **settings):
+        self.folder, self.now, self.beats, self.printed = folder, 0.0, 0, []
+        settings = {"after": AFTER, **settings}
+        self.attendant = Attendant(folder, settings, self.printed.append, clock=lambda: self.now)
+
+    def beat(self, rank=0, phase=beats.RUN, pid=None, step=-1.0):
+        self.beats += 1
+        data = beats.LAYOUT.pack(self.beats, phase, pid or os.getpid(), 0, step)
+        (self.folder / str(rank)).write_bytes(data)
+
+    def run(self, seconds):
+        """Check every five seconds for some seconds; return whether a check has ended the node."""
+        checks = []
+        for _ in range(int(seconds // 5)):
+            self.now += 5
+            checks.append(self.attendant.check())
+        return any(checks)
+
+
+@pytest.fixture
+def node(tmp_path):
+    return Node(tmp_path)
+
+
+def test_a_rank_that_is_silent_for_longer_than_the_limit_is_ended(node):
+    node.beat()
+    assert not node.run(AFTER)
+    assert node.run(10)
+    assert node.attendant.code == 124
+
+
+def test_a_rank_whose_beats_are_closer_than_the_limit_is_never_ended(node):
+    for _ in range(50):
+        node.beat()
+        assert not node.run(AFTER - 5)
+
+
+def test_time_in_which_nothing_ran_is_no_silence(node):
+    """As after SIGSTOP of all processes, a frozen container, or a machine that slept."""
+    node.beat()
+    node.run(AFTER - 15)
+    node.now += 100_000
+    assert not node.attendant.check()
+    assert node.run(15)
+
+
+def test_a_training_with_irregular_steps_gets_three_times_its_longest_silence(node):
+    node.beat()
+    node.run(30)
+    node.beat()
+    assert not node.run(90)
+    assert node.run(15)
+
+
+def test_a_node_is_ended_only_when_all_its_ranks_are_silent(node):
+    node.beat(rank=0)
+    for _ in range(5):
+        node.beat(rank=1)
+        assert not node.run(20)
+    assert node.run(2 * AFTER)
+
+
+def test_before_the_first_sign_of_progress_there_is_no_limit_and_one_line_says_so(node):
+    node.beat(phase=beats.START)
+    assert not node.run(10_000)
+    assert node.printed == ["trainjob: no call of progress() yet: until the first one a hang cannot be noticed\n"]
+
+
+def test_startup_limits_the_time_until_the_first_sign(tmp_path):
+    node = Node(tmp_path, startup=100.0)
+    node.beat(phase=beats.START)
+    assert not node.run(100)
+    assert node.run(10)
+
+
+def test_a_rank_without_a_sign_does_not_keep_a_silent_one_alive(node):
+    node.beat(rank=0)
+    node.beat(rank=1, phase=beats.START)
+    assert node.run(AFTER + 10)
+
+
+@pytest.mark.parametrize(("settings", "limit"), [({}, 4 * AFTER), ({"save": 300.0}, 300)])
+def test_a_save_has_its_own_limit(tmp_path, settings, limit):
+    node = Node(tmp_path, **settings)
+    node.beat(phase=beats.SAVE)
+    assert not node.run(limit)
+    assert node.run(10)
+
+
+def test_a_rank_that_waits_for_others_after_its_function_has_no_limit(node):
+    node.beat(phase=beats.OVER)
+    assert not node.run(10_000)
+
+
+def test_a_node_whose_ranks_have_returned_and_do_not_exit_is_complete(node):
+    node.beat(phase=beats.RETURNED)
+    assert node.run(AFTER + 10)
+    assert node.attendant.code == 0
+
+
+def test_a_process_that_has_ended_is_not_judged(node):
+    """torchrun starts another one in its place, or ends the others."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    node.beat(pid=ended.pid)
+    assert not node.run(10_000)
+
+
+def test_what_the_ranks_of_another_start_have_written_is_not_seen(node, tmp_path_factory):
+    node.beat()
+    node.run(AFTER)
+    other = Node(tmp_path_factory.mktemp("other"))
+    assert not other.run(10_000)
+
+
+@pytest.mark.parametrize("hang", HANGS)
+def test_the_stacks_of_a_rank_that_hangs_are_printed_and_the_reason_says_where(hang, tmp_path):
+    code, where = HANGS[hang]
+    settings = {"TRAINJOB_BEATS": str(tmp_path), "TRAINJOB_STALLED": "{}", "RANK": "3"}
+    printed = []
+    command = [sys.executable, "-c", RANK.format(hang=code), str(ROOT)]
+    with subprocess.Popen(command, env={**os.environ, **settings}, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline() == b"begun\n"
+            attendant = Attendant(tmp_path, {"after": 0.5}, printed.append)
+            while not attendant.check():
+                time.sleep(0.05)
+            attendant.print_stacks()
+            record = tmp_path / "record.json"
+            attendant.report(record)
+        finally:
+            process.kill()
+    assert "after step 7; rank 3 " + where in attendant.reason
+    assert printed[-1].startswith(f"trainjob: {attendant.reason}\n[trainjob:stack] rank 3 ")
+    assert '"type":"trainjob.Stalled"' in record.read_text()
+
+
+def test_a_process_that_a_rank_has_forked_gives_no_sign_of_life(tmp_path):
+    code = "if not os.fork(): beats.beat(8); os._exit(0)\nos.wait()"
+    settings = {"TRAINJOB_BEATS": str(tmp_path), "TRAINJOB_STALLED": "{}", "RANK": "0"}
+    subprocess.run(
+        [sys.executable, "-c", RANK.format(hang=code), str(ROOT)], env={**os.environ, **settings}, check=True
+    )
+    assert beats.LAYOUT.unpack_from((tmp_path / "0").read_bytes())[4] == 7
+
+
+def test_the_category_is_stalled_and_retryable_unless_a_rank_has_failed_first():
+    stalled = StepFacts("node-1", exit_code=124, error_type="trainjob.Stalled", error_message="no progress for 9 s")
+    failed = StepFacts("node-0", exit_code=1, error_type="ValueError", error_message="no data")
+    diagnosis = diagnose(Facts(steps=[stalled]))
+    assert (diagnosis.category.value, diagnosis.reason, diagnosis.retryable) == ("Stalled", "no progress for 9 s", True)
+    assert diagnose(Facts(steps=[failed, stalled])).category.value == "UserCode"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"after": None}, "Stalled after: must be a number of seconds"),
+        ({"after": 0}, "Stalled after: must be a number of seconds"),
+        ({"after": "20 minutes"}, "Stalled after: must be a number of seconds"),
+        ({"after": "20m", "save": -1}, "Stalled save: must be a number of seconds"),
+        ({"after": "20m", "output": "yes"}, "Stalled output must be True or False"),
+    ],
+)
+def test_an_invalid_value_is_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        Stalled(**values)
+
+
+def test_the_option_is_refused_for_a_program_that_gives_no_signs():
+    request = build_request(
+        backend=LocalProcessBackend, trainer=CustomTrainerContainer(image="custom:1"), options=[Stalled("20m")]
+    )
+    with pytest.raises(UnsupportedError, match=r"^Stalled needs a function as trainer"):
+        _ = request.stalled_env
