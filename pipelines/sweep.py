@@ -66,7 +66,7 @@ def sweep(
     )
     with dsl.ParallelFor(learning_rates, parallelism=2) as rate:
         trained = train_task(
-            trainer=digits_trainer(),
+            trainer=digits_trainer(num_proc_per_node=1),
             runtime="torch-distributed",
             func_args={"epochs": epochs, "learning_rate": rate},
             dataset=fetched.outputs["dataset"],

@@ -34,6 +34,7 @@ RESERVED_TORCH_ENV = re.compile(r"MASTER_(ADDR|PORT)|WORLD_SIZE|RANK|PET_.+")
 MAX_DEPTH = 100
 #: Values in plain data. Each place that refers to the same list counts, as aliases in YAML do.
 MAX_VALUES = 100_000
+_PLAIN_TYPES = frozenset((str, int, float, bool, type(None)))
 #: Bytes of the value of an environment variable: Linux accepts 131,072 with the name.
 MAX_ENV_VALUE = 100_000
 #: Bytes of all environment variables of a job. Linux accepts 2 MiB with the arguments, etcd 1.5 MiB with the manifest.
@@ -49,6 +50,8 @@ RESERVED_INITIALIZER_ENV = frozenset(
 
 #: Counts are int32 in the Kubernetes API.
 _MAX_COUNT = 2**31 - 1
+#: As in Airflow's database.
+_MAX_PARTITION = 250
 _MAX_ANNOTATIONS_BYTES = 256 * 1024
 _INDEX_URL = re.compile(r"(https?|file)://\S+")
 #: Beginning of a requirement by name, as pip accepts it in a requirements file.
@@ -89,19 +92,17 @@ def check_tracking_uri(field: str, value: object) -> None:
 
 def check_size(what: str, value: object) -> None:
     """Check that plain data are neither nested too deeply nor too many. A list that contains itself is both."""
-    count = 0
+    count = 1
     pending: list[tuple[object, int]] = [(value, 0)]
     while pending:
         item, depth = pending.pop()
-        count += 1
-        if depth > MAX_DEPTH:
+        inner = item.values() if isinstance(item, Mapping) else item if isinstance(item, (list, tuple)) else ()
+        count += len(inner)
+        if inner and depth == MAX_DEPTH:
             raise ValueError(f"{what} contains itself, or is nested more than {MAX_DEPTH} levels deep; flatten it")
-        if count + len(pending) > MAX_VALUES:
+        if count > MAX_VALUES:
             raise ValueError(f"{what} has more than {MAX_VALUES} values; pass large data as a file or dataset")
-        if isinstance(item, Mapping):
-            pending.extend((each, depth + 1) for each in item.values())
-        elif isinstance(item, (list, tuple)):
-            pending.extend((each, depth + 1) for each in item)
+        pending.extend((each, depth + 1) for each in inner if type(each) not in _PLAIN_TYPES)
 
 
 def parse_json(what: str, text: str | bytes) -> Any:
@@ -206,6 +207,16 @@ def check_mapping(what: str, value: object, example: str) -> None:
     for key in value:
         if not isinstance(key, str):
             raise ValueError(f"{what} must have strings as keys, got {redact(key)}; write a dict such as {example}")
+
+
+def check_partition(key: object) -> str:
+    """Return the key of a partition if it is one that Airflow takes and an environment variable can hold."""
+    if not isinstance(key, str) or not key.strip() or len(key) > _MAX_PARTITION or "\0" in key:
+        raise ValueError(
+            f"partition must be a string of 1 to {_MAX_PARTITION} characters, not only blanks and without NUL "
+            f"characters, got {redact(key)}"
+        )
+    return key
 
 
 def check_one_of(what: str, value: object, known: Sequence[str]) -> None:

@@ -116,24 +116,14 @@ def test_a_worker_killed_in_every_try_but_the_last_leads_to_one_job(worker, fold
     delivered(folder, worker.attempt(folder, 4))
 
 
-def check_random_kills(worker, folder, seed, kills):
-    """Kill one try after the other at different times, and let the last one finish."""
+@pytest.mark.parametrize("seed", range(8))
+def test_workers_killed_at_random_times_lead_to_one_job(worker, folder, seed):
     (folder / "gate").touch()
     generator = random.Random(seed)  # noqa: S311 - not a secret
     deferrable = generator.random() < 0.5
-    for number in range(1, kills + 1):
+    for number in range(1, 5):
         worker.attempt(folder, number, kill_after=generator.uniform(0.0, 0.35), deferrable=deferrable)
-    delivered(folder, worker.attempt(folder, kills + 1, deferrable=deferrable))
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_workers_killed_at_random_times_lead_to_one_job(worker, folder, seed):
-    check_random_kills(worker, folder, seed, kills=2)
-
-
-@pytest.mark.parametrize("seed", range(100, 120))
-def test_a_hundred_workers_killed_at_random_times_lead_to_one_job_per_task(worker, folder, seed):
-    check_random_kills(worker, folder, seed, kills=5)
+    delivered(folder, worker.attempt(folder, 5, deferrable=deferrable))
 
 
 def start_training(worker, folder, **command):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -318,6 +319,15 @@ def test_out_of_memory_is_fatal_at_once_if_the_next_attempt_asks_for_more():
         )
     ]
     assert graces == [FATAL, None, None]
+
+
+@pytest.mark.parametrize(("nodes", "grace"), [(1, None), (2, FATAL)])
+def test_a_stall_of_one_of_several_nodes_is_fatal_because_it_cannot_join_the_others_again(nodes, grace):
+    record = {"error": {"type": "trainjob.Stalled", "message": "no progress for 9 min", "traceback": "", "rank": 0}}
+    pod = seen(main=runs(restarts=1, last=end(124, message=json.dumps(record))))
+    job = replace(parse_job(train_job()), num_nodes=nodes)
+    found = failure_facts.detect_pending_failure([pod], job=job)
+    assert (found.diagnosis.category, found.diagnosis.retryable, found.grace) == (Category.STALLED, True, grace)
 
 
 def test_out_of_memory_quotes_the_last_report_of_the_memory():

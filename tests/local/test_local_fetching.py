@@ -13,12 +13,16 @@ from s3_storage.faults import Fault
 from trainer_core import (
     BackendUnavailableError,
     Category,
+    CustomTrainer,
     DataCacheInitializer,
+    GridSearch,
     Initializer,
     Name,
     S3DatasetInitializer,
     S3ModelInitializer,
     SecretRef,
+    TrainJobTemplate,
+    TrialConfig,
     UnsupportedError,
     VolumeModelInitializer,
 )
@@ -83,6 +87,22 @@ def test_training_reads_a_dataset_and_a_model_from_s3(client, ask, initializer, 
 def test_a_second_job_uses_the_data_that_the_first_one_fetched(client, ask, initializer, storage):
     for name in ("first", "second"):
         assert client.wait(client.submit(ask(reads_all, name=name, initializer=initializer()))).succeeded
+    assert storage.gets("data/a.csv") == 1
+
+
+def counts_files(rate):
+    from trainer_core import dataset_path
+
+    return {"loss": rate * len(list(dataset_path().iterdir()))}
+
+
+def test_the_trials_of_a_search_fetch_their_data_once(client, initializer, storage, monkeypatch):
+    for name, value in KEYS.items():
+        monkeypatch.setenv(f"TRAINJOB_INITIALIZE_DATASET_{name.upper()}", value)
+    template = TrainJobTemplate(CustomTrainer(counts_files), "python", initializer(**REFERENCES))
+    space, config = {"rate": [1.0, 2.0, 3.0]}, TrialConfig(3, 2)
+    name = client.optimize(template, search_space=space, trial_config=config, algorithm=GridSearch())
+    assert [trial.value for trial in client.wait_for_search(name, timeout=PATIENCE).trials] == [2.0, 4.0, 6.0]
     assert storage.gets("data/a.csv") == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from contextlib import suppress
 from dataclasses import replace
@@ -34,8 +35,9 @@ from trainer_core.errors import (
 )
 from trainer_core.jobs import Category, Outcome, Progress
 from trainer_core.request import Code, Owner, Project, TrainerRequest, TrainJobRequest
-from trainer_core.search import sampling, template as templates
+from trainer_core.search import sampling, tables, template as templates
 from trainer_core.search.driver import SearchDriver, SearchState
+from trainer_core.search.results import Metric, Result, SearchOutcome, Trial
 from trainer_core.trainers import CustomTrainer
 
 SPACE = {"x": Search.uniform(-1, 1), "y": Search.randint(1, 9)}
@@ -114,6 +116,31 @@ def test_all_trials_run_and_never_more_at_a_time_than_asked_for(client: TrainerC
     values = {trial.number: trial.value for trial in state.outcome.trials}
     assert state.outcome.best is not None
     assert values[state.outcome.best.trial] == min(value for value in values.values() if value is not None)
+
+
+def test_the_outcome_of_a_search_is_the_same_after_json_and_its_result_is_its_best_trial(client: TrainerClient) -> None:
+    with open_search(client, trial_config=TrialConfig(2, 2)) as driver:
+        table = driver.step().table
+        assert tables.build_result(driver.definition, table) is None
+        state = run_to_end(client, driver)
+        result = tables.build_result(driver.definition, state.table)
+    outcome = state.outcome
+    assert outcome is not None
+    assert SearchOutcome.from_dict(json.loads(json.dumps(outcome.to_dict()))) == outcome
+    assert outcome.best is not None
+    best = outcome.trials[outcome.best.trial]
+    assert result == Result(best.parameters, best.metrics, best.values, best.value, best.name, best.number, False)
+    values = {"x": -0.770714142753, "y": 8}
+    metrics = [Metric("loss", *["8.594000289839492"] * 3)]
+    assert outcome.trials[0] == Trial(
+        "tune-0-501524d625",
+        {name: str(value) for name, value in values.items()},
+        None,
+        metrics,
+        status="Complete",
+        values=values,
+        value=8.594000289839492,
+    )
 
 
 def test_an_ended_search_returns_its_outcome_again_and_starts_nothing(client: TrainerClient) -> None:

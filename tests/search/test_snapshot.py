@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from test_driver import backend, connect, finish, open_search
 
 from trainer_core import Asha, Checkpoints, Name
 from trainer_core.errors import JobNotFoundError
 from trainer_core.jobs import Category, Progress
+from trainer_core.request import Owner
 from trainer_core.search import tables
-from trainer_core.search.snapshot import read_search
+from trainer_core.search.snapshot import find_newest_generation, read_search
 
 
 @pytest.fixture
@@ -46,6 +49,12 @@ def test_it_is_one_list_and_changes_nothing(driver):
 def test_an_ended_search_has_its_reason(driver):
     driver.cancel()
     assert read_search(driver.client, "search/tune").table.reason == "cancelled"
+
+
+@pytest.mark.parametrize("generations", [("1", "10", "9"), ("9", "10", "1"), ("10", "9", "1")])
+def test_the_newest_generation_is_that_of_the_highest_number(generations):
+    requests = [SimpleNamespace(owner=Owner(key="a", generation=each)) for each in generations]
+    assert find_newest_generation([(None, request, None) for request in requests]) == "10"
 
 
 def test_a_search_without_trainjobs_does_not_exist(driver):

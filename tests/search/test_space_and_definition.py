@@ -69,7 +69,7 @@ def test_plain_data_and_objects_are_the_same_definition() -> None:
         ({"a": [1], "a.b": [2]}, "a.b is an entry of a"),
         ({"lr": []}, "choice needs a list of values"),
         ({"lr": "abc"}, "must be a list of values, or a dict of one of"),
-        ({"lr": [1, 1]}, "has 1 twice"),
+        ({"lr": [2, 1, 1]}, "has 1 twice"),
         ({"lr": [math.nan]}, "not JSON"),
         ({"lr": {"uniform": [1, 1]}}, "a min below its max"),
         ({"lr": {"uniform": [0, math.inf]}}, "needs a number as max"),
@@ -160,6 +160,14 @@ def test_a_further_parameter_changes_no_other_one() -> None:
 def test_the_bounds_themselves_can_be_drawn(distribution: Any, low: Any, high: Any) -> None:
     assert scale(distribution, 0.0) == low
     assert scale(distribution, 1 - 2**-53) == high
+
+
+@pytest.mark.parametrize(
+    ("distribution", "middle"),
+    [(Uniform(2, 4), 3.0), (LogUniform(1e-4, 1), 0.01), (RandInt(1, 9), 5), (RandInt(1, 99, True), 7)],
+)
+def test_half_of_what_is_drawn_is_below_the_middle(distribution: Any, middle: Any) -> None:
+    assert scale(distribution, 0.5) == middle
 
 
 def test_random_values_are_spread_over_the_space() -> None:

@@ -188,6 +188,14 @@ def test_a_process_that_a_rank_has_forked_gives_no_sign_of_life(tmp_path):
     assert beats.LAYOUT.unpack_from((tmp_path / "0").read_bytes())[4] == 7
 
 
+@pytest.mark.parametrize(("settings", "is_sign"), [('{"output": true}', True), ("{}", False)])
+def test_a_line_of_output_is_a_sign_of_life_where_the_option_says_so(settings, is_sign, tmp_path):
+    code = f"before = beats._memory[:8]; print(1); assert (beats._memory[:8] != before) is {is_sign}"
+    variables = {"TRAINJOB_BEATS": str(tmp_path), "TRAINJOB_STALLED": settings, "RANK": "0"}
+    command = [sys.executable, "-c", RANK.format(hang=code), str(ROOT)]
+    assert subprocess.run(command, env={**os.environ, **variables}, check=True, capture_output=True).stdout
+
+
 def test_the_category_is_stalled_and_retryable_unless_a_rank_has_failed_first():
     stalled = StepFacts("node-1", exit_code=124, error_type="trainjob.Stalled", error_message="no progress for 9 s")
     failed = StepFacts("node-0", exit_code=1, error_type="ValueError", error_message="no data")

@@ -322,3 +322,22 @@ def test_a_job_of_more_processes_than_a_machine_runs_is_refused(tmp_path, nodes)
 
     with pytest.raises(UnsupportedError, match="use at most 1000 processes, or a backend on a cluster"):
         client.submit(built)
+
+
+def _nest(levels: int) -> object:
+    return [_nest(levels - 1)] if levels else {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("most", "more", "message"),
+    [
+        (_nest(validation.MAX_DEPTH - 1), _nest(validation.MAX_DEPTH), "nested more than 100 levels deep"),
+        ([[1] * 1000] * 99, [[1] * 1000] * 100, "more than 100000 values"),
+        ({"a": ["x"] * 99_998}, {"a": ["x"] * 99_999}, "more than 100000 values"),
+    ],
+    ids=["levels", "one list a hundred times", "values of one list"],
+)
+def test_plain_data_are_limited_in_levels_and_values(most: object, more: object, message: str) -> None:
+    validation.check_size("data", most)
+    with pytest.raises(ValueError, match=message):
+        validation.check_size("data", more)

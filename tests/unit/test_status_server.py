@@ -246,7 +246,8 @@ def test_the_outermost_bar_of_tqdm_is_shown_where_nothing_reports(bars, tmp_path
     assert (first, second) == ([{"step": 3, "total": 4}], [{"step": 4, "total": 4}])
 
 
-def test_a_bar_is_not_shown_beside_the_reports_of_a_library(bars, tmp_path, lines):
+def test_a_bar_is_not_shown_beside_the_reports_of_a_library(bars, tmp_path, monkeypatch, lines):
+    monkeypatch.setattr(status_server, "_BARS", 300.0)
     server = StatusServer(tmp_path)
     with server:
         report(progressPercentage=30)

@@ -41,7 +41,20 @@ from trainer_core.text import format_size
 _COLUMNS = "name,status,runtime,nodes,created,reason"
 
 #: What `trainjob get` prints of a TrainJob, beside its arguments.
-_DETAILS = ("function", "code", "packages", "dag", "run", "task", "dataset", "model", "memory", "resumed_from", "step")
+_DETAILS = (
+    "partition",
+    "function",
+    "code",
+    "packages",
+    "dag",
+    "run",
+    "task",
+    "dataset",
+    "model",
+    "memory",
+    "resumed_from",
+    "step",
+)
 
 _ENDED = (COMPLETE, FAILED)
 
@@ -56,7 +69,8 @@ def list_jobs(
             "--columns",
             "-c",
             metavar="COLUMN,…",
-            help="Columns: name, status, runtime, nodes, created, started, finished, duration, reason; and, for three "
+            help="Columns: name, status, runtime, nodes, created, started, finished, duration, reason, "
+            "partition; and, for three "
             "requests for each TrainJob, resumed_from, step (how far it came), function, dag, run, task, dataset, "
             "model, code (digest), image, processes, packages, memory, variables (names), param.NAME (an argument), "
             f"metric.NAME and artifact.NAME. Default: {_COLUMNS}.",
@@ -80,6 +94,7 @@ def list_jobs(
     search: Annotated[
         str | None, typer.Option(metavar="NAME", help="List the TrainJobs of a hyperparameter search.")
     ] = None,
+    partition: Annotated[str | None, typer.Option(metavar="KEY", help="List the TrainJobs of a partition.")] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the TrainJobs, newest first."""
@@ -88,7 +103,9 @@ def list_jobs(
     first = _parse_time(since) if since else None
     client = _get_client(context)
     wanted = {_check_status(each) for each in status or STATUSES}
-    found = [job for job in client.list_jobs(labels=_build_search_label(search)) if job.status in wanted]
+    found = [
+        job for job in client.list_jobs(labels=_build_search_label(search), partition=partition) if job.status in wanted
+    ]
     jobs = [job for job in found if SEARCH_RECORD_LABEL not in job.labels]
     jobs = [job for job in jobs if first is None or job.creation_timestamp >= first]
     if sort is None:

@@ -28,6 +28,7 @@ STACKS = ".stacks"
 _phase, _step = START, -1.0
 #: Shared memory, and not a descriptor, which the training could close and use for another file.
 _memory: Any = None
+_pid = _main_thread = 0
 _stacks: Any = None
 
 
@@ -37,7 +38,9 @@ def begin() -> None:
     if not env.setting(env.BEATS):
         return
     with contextlib.suppress(Exception):  # The training runs as well without.
-        files.replace(Path(_get_path()), _pack())
+        main_thread = threading.main_thread().ident or 0
+        data = LAYOUT.pack(time.monotonic_ns(), START, os.getpid(), main_thread, -1.0)
+        files.replace(Path(_get_path()), data)
         _open()
         _stacks = open(f"{_get_path()}{STACKS}", "wb")  # noqa: SIM115 -- until the process ends
         faulthandler.register(DUMP_SIGNAL, _stacks)
@@ -49,7 +52,8 @@ def begin() -> None:
 def beat(step: Any = None) -> None:
     """Note that the training goes forward."""
     global _phase, _step
-    if _memory is not None:
+    # A process that the training has forked is not the rank.
+    if _memory is not None and os.getpid() == _pid:
         _phase = _phase or RUN
         if type(step) in (int, float):
             _step = step
@@ -59,7 +63,7 @@ def beat(step: Any = None) -> None:
 def enter(phase: int) -> None:
     global _phase
     _phase = phase
-    if _memory is not None:
+    if _memory is not None and os.getpid() == _pid:
         _write()
 
 
@@ -86,24 +90,19 @@ def _get_path() -> str:
     return os.path.join(env.setting(env.BEATS), str(env.rank()))
 
 
-def _pack() -> bytes:
-    return LAYOUT.pack(time.monotonic_ns(), _phase, os.getpid(), threading.main_thread().ident or 0, _step)
-
-
 def _write() -> None:
-    # A process that the training has forked is not the rank.
-    if LAYOUT.unpack_from(_memory)[2] == os.getpid():
-        _memory[: LAYOUT.size] = _pack()
+    LAYOUT.pack_into(_memory, 0, time.monotonic_ns(), _phase, _pid, _main_thread, _step)
 
 
 def _open() -> None:
     """Open the file of this rank, if this process is the rank: the function may import another copy of this package."""
-    global _memory
+    global _memory, _pid, _main_thread
     import mmap  # Takes time.
 
     with contextlib.suppress(OSError, ValueError), open(_get_path(), "r+b") as file:
         memory = mmap.mmap(file.fileno(), 0)
-        if LAYOUT.unpack_from(memory)[2] == os.getpid():
+        _, _, _pid, _main_thread, _ = LAYOUT.unpack_from(memory)
+        if _pid == os.getpid():
             _memory = memory
 
 

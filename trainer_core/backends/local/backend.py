@@ -73,7 +73,7 @@ class LocalProcessBackend(Backend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "StartWithin", "Suspend", "Checkpoints"),
-            *("Tracking", "Stalled"),
+            *("Partition", "Tracking", "Stalled"),
         }
     )
 
