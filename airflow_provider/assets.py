@@ -15,7 +15,18 @@ from airflow.sdk.definitions.asset import Model
 from trainer_core.jobs import Outcome
 from trainer_core.secrets import redact
 
-__all__ = ["ModelAsset", "build_event_extra", "check_outlets", "update_asset_events"]
+__all__ = [
+    "ModelAsset",
+    "build_event_extra",
+    "check_outlets",
+    "choose_partition",
+    "get_run_partition",
+    "list_outlet_events",
+    "update_asset_events",
+]
+
+#: Events that the first search for a partition's last one reads. A longer search reads ten times as many, and so on.
+_EVENTS = 200
 
 
 class ModelAsset(Model):
@@ -60,21 +71,26 @@ class ModelAsset(Model):
         self.metric = metric
         self.mode = mode
 
-    def last(self, inlet_events: Mapping[Any, Any]) -> dict[str, Any] | None:
+    def last(self, inlet_events: Mapping[Any, Any], partition: str | None = None) -> dict[str, Any] | None:
         """Return the data of the last event; None if there is none.
 
         Args:
             inlet_events: ``inlet_events`` of the context of a task that has this Asset among its inlets.
+            partition: Key of a partition, of which only the events are read. None (the default): that of the running
+                task; in a run without a key, all events.
         """
-        events = inlet_events[self]
-        return dict(events[-1].extra) if len(events) else None
+        event = _find_last(inlet_events[self], get_run_partition() if partition is None else partition)
+        return None if event is None else dict(event.extra)
 
-    def is_improved_by(self, metrics: Mapping[str, float], inlet_events: Mapping[Any, Any]) -> bool:
+    def is_improved_by(
+        self, metrics: Mapping[str, float], inlet_events: Mapping[Any, Any], partition: str | None = None
+    ) -> bool:
         """Return whether a model is better than the model of the last event; True if there is no event.
 
         Args:
             metrics: Metrics of the new model, such as the XCom ``metrics`` of the task that trained it.
             inlet_events: ``inlet_events`` of the context of a task that has this Asset among its inlets.
+            partition: Key of a partition, as for `last`.
 
         Raises:
             ValueError: The new model lacks the metric.
@@ -82,7 +98,7 @@ class ModelAsset(Model):
         if self.metric not in metrics:
             known = ", ".join(sorted(metrics)) or "none"
             raise ValueError(f"ModelAsset {self.name!r}: the new model has no metric {self.metric!r}; it has: {known}")
-        previous = (self.last(inlet_events) or {}).get("metrics", {}).get(self.metric)
+        previous = (self.last(inlet_events, partition) or {}).get("metrics", {}).get(self.metric)
         if previous is None:
             return True
         difference = metrics[self.metric] - previous
@@ -103,15 +119,58 @@ def check_outlets(task_id: str, outlets: Iterable[Any], *, waits: bool) -> None:
         )
 
 
-def update_asset_events(outlets: Iterable[Any], outcome: Outcome) -> None:
-    """Write the outcome of a TrainJob to the asset events of the running task."""
+def get_run_partition() -> str | None:
+    """Return the partition key of the DAG run of the running task; None without one, outside a task and before 3.2."""
+    try:
+        return get_current_context().get("partition_key")
+    except RuntimeError:
+        return None
+
+
+def choose_partition(given: str | None, key: str | None) -> str | None:
+    """Return the partition of a task: the rendered argument, or the key of the DAG run.
+
+    Raises:
+        ValueError: The argument is a template for a key that the run does not have.
+    """
+    if given == str(None) and key is None:
+        raise ValueError(
+            "partition is the template of a partition key, and this DAG run has none; start the run with a "
+            "partition_key, or remove the argument"
+        )
+    return key if given is None else given
+
+
+def _find_last(events: Any, partition: str | None) -> Any:
+    """Return the last event of an Asset, or of one partition of it; Airflow does not select events by partition."""
+    if partition is None:
+        return events[-1] if len(events) else None
+    limit = _EVENTS
+    while True:
+        newest = events.ascending(False).limit(limit)
+        found = next((event for event in newest if event.partition_key == partition), None)
+        if found is not None or len(newest) < limit:
+            return found
+        limit *= 10
+
+
+def update_asset_events(outlets: Iterable[Any], outcome: Outcome, partition: str | None = None) -> None:
+    """Write the outcome of a TrainJob to the asset events of the running task, and a partition other than the run's."""
+    for asset, event in list_outlet_events(outlets, partition):
+        event.extra = {**event.extra, **build_event_extra(asset, outcome)}
+
+
+def list_outlet_events(outlets: Iterable[Any], partition: str | None) -> list[tuple[Asset, Any]]:
+    """Return the Assets among the outlets of the running task with their events, which have this partition."""
     assets = [outlet for outlet in outlets if isinstance(outlet, Asset)]
     if not assets:
-        return
-    events = get_current_context()["outlet_events"]
-    for asset in assets:
-        event = events[asset]
-        event.extra = {**event.extra, **build_event_extra(asset, outcome)}
+        return []
+    context = get_current_context()
+    events = [(asset, context["outlet_events"][asset]) for asset in assets]
+    if partition is not None and partition != get_run_partition():
+        for _, event in events:
+            event.add_partitions(partition)
+    return events
 
 
 def build_event_extra(asset: Asset, outcome: Outcome) -> dict[str, Any]:

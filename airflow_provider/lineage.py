@@ -17,6 +17,8 @@ class OpenLineageMixin:
     outcome: Outcome | None = None
     #: Address of the TrainJob's run in MLflow; empty without one.
     run_url: str = ""
+    #: Key of the partition of data; None without one.
+    partition: str | None = None
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage | None:
         """Return the facets when the task starts: inputs and source code."""
@@ -34,4 +36,6 @@ class OpenLineageMixin:
         from airflow_provider.lineage_facets import build_lineage
 
         spec: Mapping[str, Any] = getattr(self, "spec", {})
-        return build_lineage(spec.get("initializer") or {}, getattr(self, "code_text", ""), self.outcome, self.run_url)
+        return build_lineage(
+            spec.get("initializer") or {}, getattr(self, "code_text", ""), self.outcome, self.run_url, self.partition
+        )

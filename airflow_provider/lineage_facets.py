@@ -38,14 +38,17 @@ class TrainJobRunFacet(RunFacet):
     diagnosis: str | None = None
     #: Address of the job's run in MLflow.
     run_url: str | None = None
+    partition: str | None = None
 
 
-def build_lineage(initializer: Mapping[str, Any], code: str, outcome: Outcome | None, run_url: str) -> OperatorLineage:
+def build_lineage(
+    initializer: Mapping[str, Any], code: str, outcome: Outcome | None, run_url: str, partition: str | None = None
+) -> OperatorLineage:
     """Return the OpenLineage data of a task."""
     return OperatorLineage(
         inputs=[_build_input(role, source["storage_uri"]) for role, source in sorted(initializer.items())],
         outputs=list(_build_outputs(outcome)) if outcome else [],
-        run_facets=_build_run_facets(outcome, run_url) if outcome else {},
+        run_facets=_build_run_facets(outcome, run_url, partition) if outcome else {},
         job_facets=_build_job_facets(code),
     )
 
@@ -65,7 +68,7 @@ def _build_type_facet(role: str) -> dict[str, DatasetFacet]:
     return {"datasetType": dataset_type_dataset.DatasetTypeDatasetFacet(datasetType=role.upper())}
 
 
-def _build_run_facets(outcome: Outcome, run_url: str) -> dict[str, RunFacet]:
+def _build_run_facets(outcome: Outcome, run_url: str, partition: str | None) -> dict[str, RunFacet]:
     job = outcome.job
     return {
         "externalQuery": external_query_run.ExternalQueryRunFacet(externalQueryId=job.uid, source=job.backend),
@@ -77,6 +80,7 @@ def _build_run_facets(outcome: Outcome, run_url: str) -> dict[str, RunFacet]:
             metrics=dict(outcome.metrics),
             diagnosis=str(outcome.diagnosis) if outcome.diagnosis else None,
             run_url=run_url or None,
+            partition=partition,
         ),
     }
 

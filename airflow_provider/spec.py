@@ -40,6 +40,7 @@ def build_spec(
     func_args: Mapping[str, Any] | XComArg | None = None,
     initializer: Initializer | Mapping[str, Any] | None = None,
     options: Sequence[request_builder.Option] | str | None = None,
+    partition: str | XComArg | None = None,
     folder: Path | None = None,
 ) -> dict[str, Any]:
     """Build the request as plain data, checked against the class of the backend where the DAG names it."""
@@ -65,6 +66,10 @@ def build_spec(
         options=_parse_yaml("options", options, "- QueueName: nightly") if isinstance(options, str) else options,
         folder=folder,
     )
+    if partition is not None:
+        if not is_upstream_result(partition) and not validation.is_placeholder(partition):
+            validation.check_partition(partition)
+        data["partition"] = partition
     if all_args:
         code = data["trainer"]["code"]
         kept = {key: value for key, value in code["args"].items() if key not in given}

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer_core.jobs import TrainJobRef
+from trainer_core.secrets import redact
 
 _KEY = "trainjob_generation"
 
@@ -35,11 +36,16 @@ class TaskGeneration:
     @property
     def abandoned_job(self) -> TrainJobRef | None:
         """The job that a worker waited for when it was killed in the last try before a clear; None if there is none."""
-        is_cleared = self._saved.get("task_generation") not in (None, self._task_generation)
-        return TrainJobRef.from_dict(self._saved["ref"]) if is_cleared and self._saved["waits"] else None
+        return self.cleared_job if self._saved.get("waits") else None
 
-    def continue_abandoned(self) -> None:
-        """Use the generation of the abandoned job, in all tries until the next clear."""
+    @property
+    def cleared_job(self) -> TrainJobRef | None:
+        """The last job before the task was cleared, if Airflow kept the state of the task; None otherwise."""
+        is_cleared = self._saved.get("task_generation") not in (None, self._task_generation)
+        return TrainJobRef.from_dict(self._saved["ref"]) if is_cleared else None
+
+    def continue_cleared(self) -> None:
+        """Use the generation of the job before the clear, in all tries until the next clear."""
         self.value = self._saved["generation"]
 
     def save(self, ref: TrainJobRef, *, waits: bool) -> None:
@@ -53,6 +59,13 @@ class TaskGeneration:
         if self._store is not None and saved != self._saved:
             self._saved = saved
             self._store.set(_KEY, saved)
+
+
+def check_on_clear(value: str) -> str:
+    """Return the value of `on_clear`."""
+    if value not in ("new", "ask"):
+        raise ValueError(f"on_clear must be 'new' or 'ask', got {redact(value)}")
+    return value
 
 
 def build_owner_key(ti: Any) -> str:

@@ -95,6 +95,7 @@ from .options import (
     MoreMemory as MoreMemory,
     Name as Name,
     OnBackend as OnBackend,
+    Partition as Partition,
     PodSpecPatch as PodSpecPatch,
     PodTemplatePatch as PodTemplatePatch,
     PriorityClass as PriorityClass,

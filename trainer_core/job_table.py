@@ -55,6 +55,7 @@ _OF_JOB: dict[str, Callable[[TrainJob], Any]] = {
     "finished": lambda job: job.finished,
     "duration": lambda job: _get_duration(job),
     "reason": lambda job: job.reason,
+    "partition": lambda job: job.partition,
 }
 _OF_DETAILS: dict[str, Callable[[JobDetails], Any]] = {
     "resumed_from": lambda details: details.resumed_from,

@@ -16,7 +16,7 @@ from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from trainer_core import resources, validation
+from trainer_core import naming, resources, validation
 from trainer_core.errors import TrainerError
 from trainer_core.resource_use import ResourceUse
 from trainer_core.runtimes import Runtime
@@ -85,10 +85,22 @@ KFP_RUN_LABEL = "trainjob-workflows/kfp-run"
 KFP_ON_KILL_LABEL = "trainjob-workflows/kfp-on-kill"
 #: Label of a TrainJob: when a task has attached to it again, in seconds since 1970. An older cancellation is void.
 ATTACHED_LABEL = "trainjob-workflows/attached-at"
+#: Label of a TrainJob with its partition as `naming.build_partition_slug` returns it, and annotation with the key.
+PARTITION_LABEL = "trainjob-workflows/partition"
 #: Label of a TrainJob of a search: the search's key, hashed by `naming.hash_owner_key`.
 SEARCH_LABEL = "trainjob-workflows/search"
 #: Label of a TrainJob that records how a search ended, and trains nothing.
 SEARCH_RECORD_LABEL = "trainjob-workflows/search-record"
+
+
+def build_partition_labels(key: str | None) -> dict[str, str]:
+    """Return the label of a TrainJob with this partition; empty without one."""
+    return {} if key is None else {PARTITION_LABEL: naming.build_partition_slug(key)}
+
+
+def build_partition_annotations(key: str | None) -> dict[str, str]:
+    """Return the annotation of a TrainJob with this partition; empty without one."""
+    return {} if key is None else {PARTITION_LABEL: key}
 
 
 @dataclass(frozen=True)
@@ -399,6 +411,11 @@ class TrainJob(_Record):
     started: datetime | None = None
     finished: datetime | None = None
     progress: Progress | None = None
+
+    @property
+    def partition(self) -> str | None:
+        """Key of the partition that it trains for. None without one."""
+        return self.annotations.get(PARTITION_LABEL)
 
 
 @dataclass(frozen=True)

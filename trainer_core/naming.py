@@ -19,6 +19,9 @@ from trainer_core.text import shorten
 MAX_NAME_LENGTH = 33
 
 _DIGEST_LENGTH = 10
+#: With ``champion-`` before it, an alias of a model registry; by itself, the value of a label.
+_PARTITION_LENGTH = 48
+_PARTITION_HASH_LENGTH = 8
 _OWNER_HASH_LENGTH = 40
 #: A longer number at the end of a name is none of an attempt.
 _MAX_ATTEMPT_DIGITS = 6
@@ -75,6 +78,18 @@ def validate_name(name: Any) -> str:
 def hash_owner_key(key: str) -> str:
     """Return the value of an owner label: 40 hex digits, because a label cannot hold every key."""
     return hashlib.sha256(key.encode()).hexdigest()[:_OWNER_HASH_LENGTH]
+
+
+def build_partition_slug(key: str) -> str:
+    """Return a partition key as lower-case letters, digits and hyphens; different for different keys.
+
+    A key of another syntax ends with a hash. So does a key that looks as if it had one, as it could be that of another.
+    """
+    slug = re.sub(r"[^a-z0-9]+", "-", key.lower()).strip("-") or "partition"
+    if slug == key and len(slug) <= _PARTITION_LENGTH and not re.search(r"-[0-9a-f]{8}\Z", slug):
+        return slug
+    digest = hashlib.sha256(key.encode()).hexdigest()[:_PARTITION_HASH_LENGTH]
+    return f"{slug[: _PARTITION_LENGTH - len(digest) - 1].rstrip('-')}-{digest}"
 
 
 def is_object_name(value: object) -> bool:

@@ -32,8 +32,8 @@ from trainer_core import naming, resources, secrets, validation
 from trainer_core.backend_fields.pytorch_job import PyTorchJob
 from trainer_core.backend_fields.runai import RunaiFields
 from trainer_core.errors import InvalidRequestError, UnsupportedError
-from trainer_core.jobs import Restarts
-from trainer_core.node.env import RESOURCE_INTERVAL, STALLED
+from trainer_core.jobs import Restarts, build_partition_annotations, build_partition_labels
+from trainer_core.node import env as node_env
 from trainer_core.packaging import func_args
 from trainer_core.restart_rules import RestartRules
 from trainer_core.secrets import SecretRef
@@ -83,6 +83,8 @@ def _parse_env_value(value: Any) -> Any:
     return parsed
 
 
+#: `traceparent` of W3C Trace Context.
+TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 #: Literal secrets that `trainer_core.tracking` adds for mlflow inside the training, on the backends that keep them.
 TRACKING_SECRETS = frozenset(
     {"trainer.MLFLOW_TRACKING_TOKEN", "trainer.MLFLOW_TRACKING_USERNAME", "trainer.MLFLOW_TRACKING_PASSWORD"}
@@ -561,6 +563,8 @@ class TrainJobRequest(_Part):
         runai: Settings of a `RunaiSpec` and a `RunaiMasterSpec`.
         tracking: Where its run is tracked. None for where the submitting process is configured to.
         search: Which trial of a search it is. None for a TrainJob outside of a search.
+        partition: Key of the partition of data that it trains for. Not part of the fingerprint.
+        traceparent: W3C trace context of what submits it. Not part of the fingerprint.
         literal_secrets: Secrets given as text, by ``dataset.ENV``, ``model.ENV`` or ``trainer.ENV``. They stay in this
             process: neither the JSON, nor the fingerprint, nor any text form contains them.
     """
@@ -591,6 +595,8 @@ class TrainJobRequest(_Part):
     runai: RunaiFields | None = None
     tracking: TrackingRequest | None = None
     search: SearchEntry | None = None
+    partition: Annotated[str, AfterValidator(validation.check_partition)] | None = None
+    traceparent: str | None = Field(default=None, pattern=TRACEPARENT_PATTERN)
     literal_secrets: dict[str, SecretStr] = Field(default_factory=dict, exclude=True, repr=False)
 
     @classmethod
@@ -678,6 +684,19 @@ class TrainJobRequest(_Part):
         """The environment variables of the nodes by which the training finds its run."""
         return dict(self.tracking.env) if self.tracking else {}
 
+    @property
+    def job_env(self) -> dict[str, str]:
+        """The environment variables of the nodes that do not belong to the work: run, partition and trace."""
+        own = {node_env.PARTITION: self.partition, "TRACEPARENT": self.traceparent}
+        return {**self.tracking_env, **{name: value for name, value in own.items() if value is not None}}
+
+    @property
+    def job_metadata(self) -> Metadata:
+        """Labels and annotations of the TrainJob: those of the request, and its partition."""
+        labels = {**self.metadata.labels, **build_partition_labels(self.partition)}
+        annotations = {**self.metadata.annotations, **build_partition_annotations(self.partition)}
+        return self.metadata.model_copy(update={"labels": labels, "annotations": annotations})
+
     def initializer_sources(self) -> list[tuple[str, InitializerSource]]:
         """Return each initializer source with its role; empty for a request without an initializer."""
         return self.initializer.sources() if self.initializer else []
@@ -740,9 +759,9 @@ class TrainJobRequest(_Part):
     def with_resource_interval(self, seconds: float | None) -> TrainJobRequest:
         """Return a copy whose function reports its use of resources at an interval, unless its environment has one."""
         trainer = self.trainer
-        if seconds is None or trainer is None or trainer.code is None or RESOURCE_INTERVAL in trainer.env:
+        if seconds is None or trainer is None or trainer.code is None or node_env.RESOURCE_INTERVAL in trainer.env:
             return self
-        variables = {**trainer.env, RESOURCE_INTERVAL: f"{seconds:g}"}
+        variables = {**trainer.env, node_env.RESOURCE_INTERVAL: f"{seconds:g}"}
         return self.model_copy(update={"trainer": trainer.model_copy(update={"env": variables})})
 
     @property
@@ -755,7 +774,7 @@ class TrainJobRequest(_Part):
                 "Stalled needs a function as trainer: a program in an image and a torchtune recipe give no signs of "
                 "progress; remove it, or use a CustomTrainer"
             )
-        return {STALLED: self.stalled.model_dump_json(exclude_none=True)}
+        return {node_env.STALLED: self.stalled.model_dump_json(exclude_none=True)}
 
     def get_attempt_name(self, attempt: int = 0) -> str:
         """Return the name of an attempt: the given name, or one derived from the owner, with a number for retries.
@@ -779,12 +798,13 @@ class TrainJobRequest(_Part):
         return self.name
 
     def _work(self) -> dict[str, Any]:
-        ignored = ("name", "owner", "tracking", "search", "attempt_memory", "attempt_restarts", "retry_of")
+        ignored = ("name", "owner", "tracking", "search", "partition", "traceparent")
+        ignored = (*ignored, "attempt_memory", "attempt_restarts", "retry_of")
         work = {key: value for key, value in self.to_dict().items() if key not in ignored}
         if "trainer" in work:
             _remove_places_of_code(work["trainer"])
             # It does not change the training, and a backend's configuration can set it.
-            work["trainer"].get("env", {}).pop(RESOURCE_INTERVAL, None)
+            work["trainer"].get("env", {}).pop(node_env.RESOURCE_INTERVAL, None)
         if "checkpoints" in work:
             # Drawn for each creation: two submits of one request differ in it.
             work["checkpoints"].pop("nonce", None)

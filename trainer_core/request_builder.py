@@ -336,6 +336,7 @@ def _read_job_spec(job_spec: dict[str, Any]) -> dict[str, Any]:
         "pytorch_job": spec.pop("pytorchJob", None),
         "runai": spec.pop("runai", None),
         "tracking": spec.pop("tracking", None),
+        "partition": spec.pop("partition", None),
     }
     unknown = [f"metadata.{key}" for key in metadata] + [f"spec.{key}" for key in spec]
     if unknown:

@@ -50,6 +50,8 @@ RESERVED_INITIALIZER_ENV = frozenset(
 
 #: Counts are int32 in the Kubernetes API.
 _MAX_COUNT = 2**31 - 1
+#: As in Airflow's database.
+_MAX_PARTITION = 250
 _MAX_ANNOTATIONS_BYTES = 256 * 1024
 _INDEX_URL = re.compile(r"(https?|file)://\S+")
 #: Beginning of a requirement by name, as pip accepts it in a requirements file.
@@ -205,6 +207,16 @@ def check_mapping(what: str, value: object, example: str) -> None:
     for key in value:
         if not isinstance(key, str):
             raise ValueError(f"{what} must have strings as keys, got {redact(key)}; write a dict such as {example}")
+
+
+def check_partition(key: object) -> str:
+    """Return the key of a partition if it is one that Airflow takes and an environment variable can hold."""
+    if not isinstance(key, str) or not key.strip() or len(key) > _MAX_PARTITION or "\0" in key:
+        raise ValueError(
+            f"partition must be a string of 1 to {_MAX_PARTITION} characters, not only blanks and without NUL "
+            f"characters, got {redact(key)}"
+        )
+    return key
 
 
 def check_one_of(what: str, value: object, known: Sequence[str]) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk import Asset, get_current_context
-
-from airflow_provider import tracking
+from airflow_provider import assets, tracking
 from airflow_provider.compat import AirflowSkipException
 from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.operators.manage import ManageOperator
@@ -44,6 +42,9 @@ class PromoteModelOperator(ManageOperator):
         mode: ``max`` (default): the largest value is best; ``min``: the smallest. Not templated.
         min_delta: By how much the metric must be better. Default 0. Not templated.
         alias: The alias. Default ``champion``. Templated.
+        partition: Key of a partition, such as ``{{ partition_key }}``: each partition has a separate alias, such as
+            ``champion-emea``, and its models are compared with each other only. Default: None, one alias for all.
+            Templated.
         artifact: Name of the job's artifact that is the model. Default ``model``. Not templated.
         registry: ``http(s)://`` of an MLflow server, or path of a folder. Default: None, the server of
             `mlflow_conn_id` or of ``MLFLOW_TRACKING_URI``, else the folder ``registry`` in ``TRAINJOB_HOME``.
@@ -59,7 +60,7 @@ class PromoteModelOperator(ManageOperator):
         ValueError: `job` is empty; raised when the DAG is parsed.
     """
 
-    template_fields: Sequence[str] = ("job", "model", "metric", "alias", "registry")
+    template_fields: Sequence[str] = ("job", "model", "metric", "alias", "partition", "registry")
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class PromoteModelOperator(ManageOperator):
         mode: Literal["max", "min"] = "max",
         min_delta: float = 0.0,
         alias: str = "champion",
+        partition: str | None = None,
         artifact: str = "model",
         registry: str | None = None,
         replace_metric: bool = False,
@@ -77,6 +79,7 @@ class PromoteModelOperator(ManageOperator):
         **kwargs: Any,
     ) -> None:
         texts: dict[str, Any] = {"model": model, "metric": metric, "alias": alias, "artifact": artifact}
+        texts |= {} if partition is None else {"partition": partition}
         for name, value in texts.items():
             if not isinstance(value, str) and not hasattr(value, "resolve"):  # Not a result of an upstream task.
                 raise ValueError(f"{name} must be a string, got {redact(value)}")
@@ -86,6 +89,7 @@ class PromoteModelOperator(ManageOperator):
         self.mode = mode
         self.min_delta = min_delta
         self.alias = alias
+        self.partition = partition
         self.artifact = artifact
         self.registry = registry
         self.replace_metric = replace_metric
@@ -93,6 +97,9 @@ class PromoteModelOperator(ManageOperator):
 
     def _run(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> Mapping[str, Any]:
         tracking.configure(self.hook, self.mlflow_conn_id)
+        partition = None
+        if self.partition is not None:
+            partition = assets.choose_partition(self.partition, context.get("partition_key"))
         ref = client.get_job_ref(job)
         promotion = client.promote(
             ref,
@@ -101,6 +108,7 @@ class PromoteModelOperator(ManageOperator):
             mode=self.mode,
             min_delta=self.min_delta,
             alias=self.alias,
+            partition=partition,
             artifact=self.artifact,
             registry=self.registry,
             replace_metric=self.replace_metric,
@@ -112,14 +120,15 @@ class PromoteModelOperator(ManageOperator):
         self.log.info(
             "Version %s of %s is the %s: %s; %s", promotion.version, self.model, self.alias, compared, promotion.uri
         )
-        self._update_asset_events(client, ref, promotion.to_dict())
+        self._update_asset_events(client, ref, promotion.to_dict(), partition)
         return promotion.to_dict()
 
-    def _update_asset_events(self, client: TrainerClient, ref: TrainJobRef, promotion: Mapping[str, Any]) -> None:
-        assets = [outlet for outlet in self.outlets if isinstance(outlet, Asset)]
-        run = client.get_run(ref) if assets else None
-        for asset in assets:
-            event = get_current_context()["outlet_events"][asset]
+    def _update_asset_events(
+        self, client: TrainerClient, ref: TrainJobRef, promotion: Mapping[str, Any], partition: str | None
+    ) -> None:
+        events = assets.list_outlet_events(self.outlets, partition)
+        run = client.get_run(ref) if events else None
+        for _, event in events:
             event.extra = {
                 **event.extra,
                 "job": ref.name,

@@ -192,7 +192,7 @@ class SearchOperator(TrainJobOperator):
         if best is not None and best.ref is not None:
             ref = TrainJobRef.from_dict(best.ref)
             self.outcome = self.hook.client.get_job_outcome(ref)
-            assets.update_asset_events(self.outlets, self.outcome)
+            assets.update_asset_events(self.outlets, self.outcome, self.spec.get("partition"))
         return returned
 
 

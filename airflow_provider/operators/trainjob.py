@@ -120,6 +120,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             plain data (``[{"QueueName": "nightly"}]``), or that list as YAML. The backend must accept each option;
             `OnBackend` has those that are for one backend only. Each option documents the upstream field that it sets.
             Default: None. Templated.
+        partition: Key of the partition of data that the job trains for; see the option `Partition`. The asset events of
+            the `outlets` have it. Default: None, the partition key of the DAG run, if it has one. Templated.
         secrets: Ids of Airflow connections that hold credentials. Keys ``dataset`` and ``model`` name the connections
             that the initializers use: for ``hf://`` the password is the token, for ``s3://`` login and password are
             access key and secret key. Key ``env`` maps environment variables of the trainer to connections:
@@ -147,6 +149,10 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         fail_fast: True (default): fail and cancel a job that cannot start or recover, such as one with a missing image,
             a crash loop, or half an hour without a node that fits. False: wait until the backend itself
             reports the job as failed. Not templated.
+        on_clear: What a person who clears the task gets: ``new`` (default): a new job, which starts from the beginning;
+            ``ask``: the dialog of Airflow decides. If it keeps the state of the task, the cleared task continues with
+            its job, or from the last checkpoint, unless the job is Complete; otherwise it starts a new job. Airflow up
+            to 3.3.2 does not ask and always keeps the state; before 3.3 there is none. Not templated.
         kwargs: Arguments of every operator. `execution_timeout` also limits the time that the task is deferred. The
             asset events of the `outlets` carry metrics, ref and artifacts of the job; see `ModelAsset`.
 
@@ -167,6 +173,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         func_args: Mapping[str, Any] | XComArg | None = None,
         initializer: Initializer | Mapping[str, Any] | None = None,
         options: Sequence[Option] | str | None = None,
+        partition: str | XComArg | None = None,
         secrets: Mapping[str, str | Mapping[str, str]] | None = None,
         backend: str | None = None,
         backend_config: BackendConfig | Mapping[str, Any] | None = None,
@@ -176,6 +183,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         on_kill: Literal["cancel", "keep"] = "cancel",
         fail_fast: bool = True,
+        on_clear: Literal["new", "ask"] = "new",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -187,6 +195,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             func_args=func_args,
             initializer=initializer,
             options=options,
+            partition=partition,
             folder=spec.find_dag_folder(self),
         )
         self.spec, self._code_content = spec.split_code(data)
@@ -202,6 +211,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self.deferrable = deferrable
         self.on_kill_policy = cancellation.check_on_kill(on_kill)
         self.fail_fast = fail_fast
+        self.on_clear = task_owner.check_on_clear(on_clear)
         self._ref: TrainJobRef | None = None
         #: The ref with the place that the submitting process resolved.
         self._ref_data: dict[str, Any] = {}
@@ -210,6 +220,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         #: Whether `on_kill` interrupts the wait itself, and not a call of Airflow.
         self._is_waiting = False
         self._kill_result: cancellation.Result = "unknown"
+        self._run_partition: str | None = None
         #: Airflow 3.3 and later: storage that all tries of the task share.
         self._task_store: Any = None
 
@@ -391,12 +402,30 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             server = self.hook.client.runs.server
             data = tracking.add_task_tags(data, ti, server.experiment if server else None)
         literals = connection_secrets.resolve_secrets(self.secrets, data)
-        parts = {**data, "literal_secrets": literals}
+        partition = assets.choose_partition(data.get("partition"), self._run_partition)
+        trace = (getattr(ti, "context_carrier", None) or {}).get("traceparent")
+        parts = {**data, "literal_secrets": literals, "partition": partition, "traceparent": trace}
         request = TrainJobRequest.parse({**parts, "owner": task_owner.build_owner(ti, self._generation.value)})
-        if not self._still_runs_unchanged(request):
+        if not self._continues_after_clear() and not self._still_runs_unchanged(request):
             return request
-        self._generation.continue_abandoned()
+        self._generation.continue_cleared()
         return TrainJobRequest.parse({**parts, "owner": task_owner.build_owner(ti, self._generation.value)})
+
+    def _continues_after_clear(self) -> bool:
+        """Return whether Airflow kept the state of a task that was cleared, with a job that is not Complete."""
+        ref, client = self._generation.cleared_job, self.hook.client
+        if ref is None or self.on_clear == "new":
+            return False
+        try:
+            outcome = client.observe(ref).outcome
+        except JobElsewhereError:
+            return False  # Its checkpoints are on that host, too.
+        except JobNotFoundError:
+            outcome = None
+        if outcome is not None and outcome.succeeded:
+            return False
+        self.log.info("The task was cleared and its state was kept: it continues with TrainJob %s", ref.name)
+        return True
 
     def _still_runs_unchanged(self, request: TrainJobRequest) -> bool:
         """Return whether the job of a worker that was killed before a clear runs, from the same definition."""
@@ -458,6 +487,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self._saved_ref = SavedRef(self._task_store, context["ti"])
         self._saved_place = job_location.SavedPlace(self._task_store)
         self._generation = task_owner.TaskGeneration(self._task_store, self._ti)
+        self._run_partition = context.get("partition_key")
+        self.partition = self.spec.get("partition") or self._run_partition
 
     def _check_earlier_try(self) -> None:
         """Refuse to submit if an earlier try has a TrainJob that this process does not lead to.
@@ -544,7 +575,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             return self._follow_job(ti, following)
         xcom.report_outcome(ti, self.log, outcome, log_is_written)
         if outcome.succeeded:
-            assets.update_asset_events(self.outlets, outcome)
+            assets.update_asset_events(self.outlets, outcome, self.spec.get("partition"))
             return outcome.result
         self._saved_ref.forget(outcome.job)
         if self._interrupted:

@@ -40,6 +40,22 @@ def test_a_failed_job_exits_with_1_and_prints_the_reason(trainjob):
     assert "line " in done.stderr
 
 
+def test_a_job_of_a_partition_is_listed_by_it_and_has_the_trace_of_the_command(trainjob, monkeypatch):
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    monkeypatch.setenv("TRACEPARENT", trace)
+    option = '{"Partition": "EMEA north"}'
+    trainjob("submit", "train:train", "-a", "x=3", *RUN, "--name", "job", "--option", option)
+    monkeypatch.setenv("TRACEPARENT", "no trace")
+    trainjob("submit", "train:train", "-a", "x=4", *RUN, "--name", "other", "--option", "Partition=emea-north")
+    listed = trainjob("list", "--partition", "EMEA north", "-c", "name,partition").stdout.splitlines()
+
+    assert [line.split() for line in listed] == [["NAME", "PARTITION"], ["job", "EMEA", "north"]]
+    requests = [
+        json.loads((trainjob.folder / "home/jobs" / name / "request.json").read_text()) for name in ("job", "other")
+    ]
+    assert [json.loads(each.read_text()).get("traceparent") for each in requests] == [trace, None]
+
+
 def test_a_definition_in_yaml_is_submitted(trainjob):
     definition = {
         "name": "from-file",

@@ -267,3 +267,10 @@ def test_damaged_programs_of_nodes_are_replaced_by_the_next_submit(client, ask, 
     assert {path: path.read_text() for path in files} == before
     shutil.rmtree(kit)
     assert client.wait(client.submit(ask(returns, {"value": 3}, name="third"))).result == 3
+
+
+def test_the_jobs_of_a_state_folder_can_lie_behind_a_link(client, ask, home):
+    (home.parent / "elsewhere/jobs").mkdir(parents=True)
+    home.mkdir()
+    (home / "jobs").symlink_to(home.parent / "elsewhere/jobs")
+    assert client.wait(client.submit(ask(returns, {"value": 1}))).result == 1

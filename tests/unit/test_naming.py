@@ -67,3 +67,25 @@ def test_an_empty_owner_and_a_negative_attempt_are_refused():
 )
 def test_the_attempt_of_a_name_is_found(name, attempt):
     assert naming.find_attempt("train", "a", name) == attempt
+
+
+_KEYS = st.text(min_size=1, max_size=60) | st.from_regex(r"\A[a-z0-9-]{1,60}\Z")
+
+
+@given(key=_KEYS)
+def test_the_slug_of_a_partition_is_a_label_and_with_champion_an_alias(key):
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", naming.build_partition_slug(key))
+    assert len(f"champion-{naming.build_partition_slug(key)}") <= 63
+
+
+@given(key=_KEYS, other=_KEYS)
+def test_slugs_of_partitions_differ_exactly_when_keys_differ(key, other):
+    assert (naming.build_partition_slug(key) == naming.build_partition_slug(other)) == (key == other)
+    # The slug of one key, with its hash, can be another key.
+    taken = naming.build_partition_slug(key)
+    assert taken == key or naming.build_partition_slug(taken) != taken
+
+
+@pytest.mark.parametrize("key", ["emea", "2026-11-24", "20261124", "a"])
+def test_a_partition_whose_key_is_a_label_has_no_hash(key):
+    assert naming.build_partition_slug(key) == key

@@ -171,6 +171,7 @@ class Backend(ABC):
             named = request.with_name(decision.name).with_checkpoints_nonce(secrets.token_hex(5))
             named = code_location.store(self._set_attempt(named, ended))
             return self.create(prepare(named, decision.attempt) if prepare else named, decision.attempt)
+        self._check_same_partition(request, decision)
         self._warn_if_different(request, decision)
         ref = self.get_ref(decision.name)
         self.create_missing_parts(ref, request)
@@ -212,6 +213,17 @@ class Backend(ABC):
                 return
             time.sleep(pause)
             pause = min(_MAX_POLL_SECONDS, 2 * pause)
+
+    def _check_same_partition(self, request: TrainJobRequest, decision: Decision) -> None:
+        """Refuse the TrainJob of another partition, which trains for other data although its work is the same."""
+        if request.partition is None:
+            return
+        other = self.get_request(self.get_ref(decision.name)).partition
+        if other not in (None, request.partition):
+            raise ConflictError(
+                f"TrainJob {decision.name!r} trains for partition {other!r}, not {request.partition!r}; choose another "
+                "name or owner for each partition"
+            )
 
     def _warn_if_different(self, request: TrainJobRequest, decision: Decision) -> None:
         if decision.differs:

@@ -93,7 +93,9 @@ class DebugBackend(Backend):
     """Runs TrainJobs inside the calling process, one at a time."""
 
     name: ClassVar[str] = "debug"
-    accepts: ClassVar[frozenset[str]] = frozenset({"Name", "Labels", "Annotations", "Checkpoints", "Tracking"})
+    accepts: ClassVar[frozenset[str]] = frozenset(
+        {"Name", "Labels", "Annotations", "Checkpoints", "Partition", "Tracking"}
+    )
 
     def __init__(self, config: DebugBackendConfig | None = None) -> None:
         del config
@@ -214,8 +216,8 @@ class DebugBackend(Backend):
             status=job.status,
             uid=ref.uid,
             namespace=ref.namespace,
-            labels=dict(job.request.metadata.labels),
-            annotations=dict(job.request.metadata.annotations),
+            labels=dict(job.request.job_metadata.labels),
+            annotations=dict(job.request.job_metadata.annotations),
             reason=str(job.outcome.diagnosis) if job.outcome and job.outcome.diagnosis else None,
             progress=job.read_progress(),
         )
@@ -448,7 +450,7 @@ def _job_environment(
     }
     before, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
     secrets = _read_secrets(job, "trainer")
-    os.environ.update({**launcher, **job.request.tracking_env, **trainer.literal_env, **secrets, **job_variables})
+    os.environ.update({**launcher, **job.request.job_env, **trainer.literal_env, **secrets, **job_variables})
     try:
         yield
     finally:

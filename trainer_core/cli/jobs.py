@@ -42,6 +42,7 @@ _COLUMNS = "name,status,runtime,nodes,created,reason"
 
 #: What `trainjob get` prints of a TrainJob, beside its arguments.
 _DETAILS = (
+    "partition",
     "function",
     "code",
     "packages",
@@ -69,7 +70,8 @@ def list_jobs(
             "--columns",
             "-c",
             metavar="COLUMN,…",
-            help="Columns: name, status, runtime, nodes, created, started, finished, duration, reason; and, for three "
+            help="Columns: name, status, runtime, nodes, created, started, finished, duration, reason, "
+            "partition; and, for three "
             "requests for each TrainJob, resumed_from, step (how far it came), restarts, function, dag, run, task, "
             "dataset, model, code (digest), image, processes, packages, memory, variables (names), param.NAME (an "
             f"argument), metric.NAME and artifact.NAME. Default: {_COLUMNS}.",
@@ -93,6 +95,7 @@ def list_jobs(
     search: Annotated[
         str | None, typer.Option(metavar="NAME", help="List the TrainJobs of a hyperparameter search.")
     ] = None,
+    partition: Annotated[str | None, typer.Option(metavar="KEY", help="List the TrainJobs of a partition.")] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the TrainJobs, newest first."""
@@ -101,7 +104,9 @@ def list_jobs(
     first = _parse_time(since) if since else None
     client = _get_client(context)
     wanted = {_check_status(each) for each in status or STATUSES}
-    found = [job for job in client.list_jobs(labels=_build_search_label(search)) if job.status in wanted]
+    found = [
+        job for job in client.list_jobs(labels=_build_search_label(search), partition=partition) if job.status in wanted
+    ]
     jobs = [job for job in found if SEARCH_RECORD_LABEL not in job.labels]
     jobs = [job for job in jobs if first is None or job.creation_timestamp >= first]
     if sort is None:

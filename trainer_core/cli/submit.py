@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from trainer_core.lifecycle.adoption import describe_existing
 from trainer_core.lifecycle.wait_state import failure_message
 from trainer_core.packaging import requirements_file
 from trainer_core.readable_log import format_log_line
-from trainer_core.request import TrainJobRequest
+from trainer_core.request import TRACEPARENT_PATTERN, TrainJobRequest
 from trainer_core.text import format_size
 from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
 
@@ -257,6 +258,9 @@ def _submit_and_print(
             "--attempts: the tokens of the definition are not stored for the next attempt; give references to secrets"
         )
     created: list[bool] = []
+    trace = os.environ.get("TRACEPARENT", "")
+    if re.fullmatch(TRACEPARENT_PATTERN, trace):
+        request = request.model_copy(update={"traceparent": trace})
     ref = client.submit(request, before_create=lambda: created.append(True))
     if not created:
         print(f"trainjob: {describe_existing(ref.name, client.observe(ref).status)}", file=sys.stderr)

@@ -92,6 +92,9 @@ def promote(
     mode: Annotated[Mode, typer.Option(help="Whether the largest or the smallest value is best.")] = Mode.MAX,
     min_delta: Annotated[float, typer.Option(min=0, help="By how much the metric must be better.")] = 0.0,
     alias: Alias = "champion",
+    partition: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Partition of which the alias names the best version.")
+    ] = None,
     artifact: Annotated[str, typer.Option(help="Artifact of the TrainJob that is the model.")] = "model",
     registry: Registry = None,
     replace_metric: Annotated[
@@ -108,6 +111,7 @@ def promote(
         mode="max" if mode is Mode.MAX else "min",
         min_delta=min_delta,
         alias=alias,
+        partition=partition,
         artifact=artifact,
         registry=registry,
         replace_metric=replace_metric,

@@ -26,6 +26,7 @@ from trainer_core.jobs import (
     OwnerReference,
     TrainJob,
     TrainJobRef,
+    build_partition_labels,
 )
 from trainer_core.lifecycle import adoption, wait_state
 from trainer_core.lifecycle.adoption import ExistingJob
@@ -455,6 +456,7 @@ class TrainerClient:
         mode: Literal["max", "min"] = "max",
         min_delta: float = 0.0,
         alias: str = "champion",
+        partition: str | None = None,
         artifact: str = "model",
         registry: str | None = None,
         replace_metric: bool = False,
@@ -475,6 +477,9 @@ class TrainerClient:
             mode: ``max`` (default): the largest value is best; ``min``: the smallest.
             min_delta: By how much the metric must be better. Default 0: any difference counts.
             alias: The alias. Default ``champion``.
+            partition: Key of a partition: the alias is that of this partition, such as ``champion-emea`` for
+                ``"emea"``; a key with other characters than lower-case letters, digits and hyphens ends with a hash.
+                Only models of this alias are compared. None (the default): the alias as it is.
             artifact: Name of the job's artifact that is the model. Default ``model``.
             registry: URI of an MLflow server, or a folder. None (the default): the server on which this client tracks,
                 or the folder ``registry`` in ``TRAINJOB_HOME``.
@@ -488,7 +493,8 @@ class TrainerClient:
                 alias compares another metric.
             TrackingError: The registry cannot be reached, or refuses.
         """
-        from trainer_core.tracking.registries import open_registry  # Only for promotion.
+        from trainer_core.tracking.model_registry import build_partition_alias  # Only for promotion.
+        from trainer_core.tracking.registries import open_registry
 
         ref = self.get_job_ref(job)
         outcome = self.get_job_outcome(ref)
@@ -501,7 +507,7 @@ class TrainerClient:
                 metric=metric,
                 mode=mode,
                 min_delta=min_delta,
-                alias=alias,
+                alias=build_partition_alias(alias, partition),
                 artifact=artifact,
                 run_id=tracking.run_id if tracking and is_same_server else None,
                 replace_metric=replace_metric,
@@ -515,15 +521,21 @@ class TrainerClient:
         """
         return self.backend.find_jobs(request)
 
-    def list_jobs(self, runtime: Runtime | None = None, labels: Mapping[str, str] | None = None) -> list[TrainJob]:
+    def list_jobs(
+        self,
+        runtime: Runtime | None = None,
+        labels: Mapping[str, str] | None = None,
+        partition: str | None = None,
+    ) -> list[TrainJob]:
         """Return the TrainJobs, newest first.
 
         Args:
             runtime: Return only the TrainJobs of this runtime. None (the default) returns all.
             labels: Return only the TrainJobs with these labels; a cluster lists no others. None (the default) returns
                 all.
+            partition: Return only the TrainJobs of this partition. None (the default) returns all.
         """
-        wanted = dict(labels or {})
+        wanted = {**(labels or {}), **build_partition_labels(partition)}
         if wanted and isinstance(self.backend, _SelectsByLabels):
             jobs = self.backend.list_jobs_by_labels(wanted)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer_core.jobs import DELETE_AFTER_LABEL, KFP_ON_KILL_LABEL, KFP_RUN_LABEL
+from trainer_core.jobs import DELETE_AFTER_LABEL, KFP_ON_KILL_LABEL, KFP_RUN_LABEL, PARTITION_LABEL
 
 #: Recommended Kubernetes label for the tool that manages an object, and its value. Also the field manager of writes.
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -17,6 +17,8 @@ DELETE_AFTER = DELETE_AFTER_LABEL
 RUN = KFP_RUN_LABEL
 #: Label: what a step that waits for the TrainJob does to it when its run is terminated: cancel or keep.
 ON_KILL = KFP_ON_KILL_LABEL
+#: Label and annotation: the partition that a TrainJob trains for.
+PARTITION = PARTITION_LABEL
 #: Annotation: the request as JSON.
 REQUEST = "trainjob-workflows/request"
 #: Annotation: the properties of the runtime at submit, so that reading the job does not need the runtime.

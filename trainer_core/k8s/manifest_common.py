@@ -35,11 +35,12 @@ _RESULT_ANNOTATIONS_BYTES = labels.MAX_OUTCOME_BYTES + labels.MAX_DIAGNOSIS_BYTE
 _MAX_OBJECT_BYTES = 1_400_000
 #: Default of `spec.managedBy` of a TrainJob.
 _TRAINER_CONTROLLER = "trainer.kubeflow.org/trainjob-controller"
-_RESERVED_LABELS = (labels.MANAGED_BY, labels.OWNER, labels.DELETE_AFTER)
+_RESERVED_LABELS = (labels.MANAGED_BY, labels.OWNER, labels.DELETE_AFTER, labels.PARTITION)
 _RESERVED_ANNOTATIONS = (
     *(labels.REQUEST, labels.FINGERPRINT, labels.ATTEMPT, labels.RUNTIME),
     *(labels.CANCELLED, labels.DIAGNOSIS, labels.OUTCOME, labels.RESTARTS, labels.START_WITHIN, labels.MEMORY),
     labels.RESTART_POLICY,
+    labels.PARTITION,
 )
 
 
@@ -69,13 +70,13 @@ def check_size(manifest: Mapping[str, Any]) -> None:
 def build_metadata(
     request: TrainJobRequest, namespace: str, attempt: int, annotations: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    job_labels = {**request.metadata.labels, labels.MANAGED_BY: labels.MANAGER}
+    job_labels = {**request.job_metadata.labels, labels.MANAGED_BY: labels.MANAGER}
     if request.owner:
         job_labels[labels.OWNER] = naming.hash_owner_key(request.owner.key)
     if request.delete_after_seconds is not None:
         job_labels[labels.DELETE_AFTER] = str(request.delete_after_seconds)
     job_annotations = {
-        **request.metadata.annotations,
+        **request.job_metadata.annotations,
         labels.REQUEST: request.to_record_json(),
         labels.FINGERPRINT: request.fingerprint(),
         labels.ATTEMPT: str(attempt),
@@ -174,7 +175,7 @@ def build_trainer_env(request: TrainJobRequest) -> dict[str, str | SecretRef]:
     uri = _get_checkpoints_uri(request) or ""
     own |= checkpoint_location.build_variables(request, uri, _to_mounted_path(request), overlaps=True)
     own |= request.stalled_env
-    env = {**request.tracking_env, **(trainer.env if trainer else {})}
+    env = {**request.job_env, **(trainer.env if trainer else {})}
     return {**env, **own, **_reference_literal_secrets("trainer", request)}
 
 

@@ -110,6 +110,11 @@ def build_observation(
     return Observation(status, progress, pending_failure=_limit_start(job, pods, pending_failure, limits))
 
 
+def _is_shown(annotation: str) -> bool:
+    """Return whether a user knows the annotation: it is not one by which the backend keeps its records."""
+    return annotation == labels.PARTITION or not annotation.startswith(labels.PREFIX)
+
+
 def _diagnose_wait(reason: str) -> Diagnosis:
     return Diagnosis(category=Category.SCHEDULING, reason=reason, retryable=True)
 
@@ -204,7 +209,7 @@ def build_train_job(
         uid=job.uid,
         namespace=job.namespace,
         labels=dict(job.labels),
-        annotations={key: text for key, text in job.annotations.items() if not key.startswith(labels.PREFIX)},
+        annotations={key: text for key, text in job.annotations.items() if _is_shown(key)},
         reason=_get_reason(job, observation),
         started=_get_start_time(pods),
         finished=job.finished_at,

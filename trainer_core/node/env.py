@@ -24,6 +24,8 @@ HYPERPARAMETERS = "TRAINJOB_HYPERPARAMETERS"
 RESOURCE_INTERVAL = "TRAINJOB_RESOURCE_INTERVAL"
 #: 0 for no server of Trainer's status protocol beside the training function. Optional.
 STATUS_SERVER = "TRAINJOB_STATUS_SERVER"
+#: Key of the partition of data that the job trains for. Optional.
+PARTITION = "TRAINJOB_PARTITION"
 #: With the option `Stalled`: its settings as JSON, and the folder for the beats of the ranks of a node.
 STALLED = "TRAINJOB_STALLED"
 BEATS = "TRAINJOB_BEATS"

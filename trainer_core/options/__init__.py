@@ -51,6 +51,7 @@ __all__ = [
     "MoreMemory",
     "Name",
     "OnBackend",
+    "Partition",
     "PodSpecPatch",
     "PodTemplatePatch",
     "PriorityClass",
@@ -269,6 +270,38 @@ class DeleteAfter(BaseOption):
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         # The field name of a Kubernetes Job; a TrainJob has no such field.
         section(job_spec, "spec")["ttlSecondsAfterFinished"] = self.seconds
+
+
+@dataclass
+class Partition(BaseOption):
+    """Name the partition of data that the TrainJob trains for, such as a region or a day. Every backend accepts it.
+
+    In Airflow, the TrainJob of a run with a partition key has this partition without the option. The training function
+    finds the key in the environment variable ``TRAINJOB_PARTITION``. TrainJobs are listed by it, each partition has a
+    separate champion (`TrainerClient.promote`), and the run in MLflow has the tag ``trainjob.partition``. It is not
+    part of the work: the same definition can be submitted with and without it. No upstream field; it becomes the label
+    and the annotation ``trainjob-workflows/partition``.
+
+    Args:
+        key: 1 to 250 characters, as in Airflow.
+
+    Raises:
+        ValueError: The key is empty or too long.
+
+    Example:
+        ```python
+        client.train(trainer=trainer, options=[Partition("emea")])
+        ```
+    """
+
+    key: str
+
+    def __post_init__(self) -> None:
+        if not validation.is_placeholder(self.key):
+            validation.check_partition(self.key)
+
+    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+        section(job_spec, "spec")["partition"] = self.key
 
 
 @dataclass

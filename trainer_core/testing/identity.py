@@ -12,12 +12,12 @@ import pytest
 
 from trainer_core import naming
 from trainer_core.client import TrainerClient
-from trainer_core.errors import JobNotFoundError
+from trainer_core.errors import ConflictError, JobNotFoundError
 from trainer_core.jobs import TrainJobRef
-from trainer_core.options import Annotations, Labels
+from trainer_core.options import Annotations, Labels, Partition
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.testing.case import BackendCase, Contract, applies_to
-from trainer_core.testing.training_functions import return_value
+from trainer_core.testing.training_functions import return_env, return_value
 from trainer_core.trainers import CustomTrainer
 
 __all__ = ["Identity"]
@@ -64,6 +64,24 @@ class Identity(Contract):
         job = client.get_job("job")
         assert job.labels["team"] == "vision"
         assert job.annotations["note"] == "a b"
+
+    def test_a_job_of_a_partition_is_listed_by_it_and_its_function_finds_the_key(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        key = "EMEA / $(HOME) ü"
+        ref = client.submit(build_request(return_env, {"name": "TRAINJOB_PARTITION"}, options=[Partition(key)]))
+        client.submit(build_request(name="other", options=[Partition("emea")]))
+        assert client.wait(ref).result == key
+        assert [(job.name, job.partition) for job in client.list_jobs(partition=key)] == [("job", key)]
+
+    def test_a_job_of_another_partition_is_not_attached_to(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        client.submit(build_request(options=[Partition("emea")]))
+        again = build_request(options=[Partition("emea")])
+        assert client.submit(again) == client.get_job_ref("job")
+        with pytest.raises(ConflictError, match=r"'job' trains for partition 'emea', not 'apac'; choose another"):
+            client.submit(build_request(options=[Partition("apac")]))
 
     def test_a_ref_parsed_from_json_finds_its_job(self, client: TrainerClient, build_request: BuildRequest) -> None:
         ref = TrainJobRef.from_json(client.submit(build_request()).to_json())

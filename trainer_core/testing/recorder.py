@@ -356,8 +356,8 @@ class RecordingBackend(Backend):
             status=job.status,
             uid=job.ref.uid,
             namespace=job.ref.namespace,
-            labels=dict(request.metadata.labels),
-            annotations=dict(request.metadata.annotations),
+            labels=dict(request.job_metadata.labels),
+            annotations=dict(request.job_metadata.annotations),
         )
 
     def list_jobs(self) -> list[TrainJob]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
 
+from trainer_core import naming, validation
 from trainer_core.errors import InvalidRequestError
 from trainer_core.jobs import Outcome
 from trainer_core.node import locks
@@ -487,6 +488,26 @@ def _is_of(entry: Mapping[str, Any], candidate: Candidate) -> bool:
     names = {entry.get("metric_name") or _UNNAMED, candidate.metric} - {_UNNAMED}
     uids = {entry.get("uid"), candidate.uid} - {None}
     return entry.get("metric") == candidate.value and len(names) <= 1 and len(uids) <= 1
+
+
+def build_partition_alias(alias: str, partition: str | None) -> str:
+    """Return the alias that names the best version of a partition, such as ``champion-emea``; without one, the alias.
+
+    Example:
+        ```python
+        registry.get_champion("sales", build_partition_alias("champion", "emea"))
+        ```
+
+    Args:
+        alias: The alias, such as ``champion``.
+        partition: Key of the partition. None for none.
+
+    Raises:
+        ValueError: The key is empty or too long.
+    """
+    if partition is None:
+        return alias
+    return f"{alias}-{naming.build_partition_slug(validation.check_partition(partition))}"
 
 
 def _check_name(what: str, name: str) -> str:

@@ -30,6 +30,7 @@ PLACE = "trainjob.place"
 UID = "trainjob.uid"
 ATTEMPT = "trainjob.attempt"
 GENERATION = "trainjob.generation"
+PARTITION = "trainjob.partition"
 #: Prefix of the tags that have the metric of the run for each name in progress lines, as JSON. A tag is never changed,
 #: so that processes that send at the same time lose none. Other metrics were logged by the training itself.
 CURVES = "trainjob.curves"
@@ -80,6 +81,7 @@ def build_run_tags(request: TrainJobRequest, backend: Backend, identity: Mapping
         NAME: name,
         BACKEND: backend.name,
         PLACE: backend.get_place(None),
+        PARTITION: request.partition,
         **({"trainjob.owner": request.owner.key} if request.owner else {}),
         **identity,
     }

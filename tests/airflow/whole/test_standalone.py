@@ -191,6 +191,20 @@ def test_a_backfill_trains_each_past_day_once(airflow):
     assert len(names) == len(tasks)
 
 
+@needs_trigger_on_kill
+def test_a_backfill_of_partitions_trains_each_once_with_its_key_and_the_trace_of_its_task(airflow):
+    body = {"dag_id": "forecast_of_each_day", "from_date": "2026-02-01T00:00:00Z", "to_date": "2026-02-02T23:00:00Z"}
+    airflow.ask("POST", "/api/v2/backfills", {**body, "max_active_runs": 2, "dag_run_conf": {}})
+    runs = started(airflow, "forecast_of_each_day", "backfill", 2)
+    for run in runs:
+        until(lambda each=run: Task(airflow, each["dag_id"], each["dag_run_id"]).run_state() == "success")
+
+    jobs = [job for run in runs for job in airflow.client.list_jobs(partition=run["partition_key"])]
+    assert [job.partition for job in jobs] == [run["partition_key"] for run in runs]
+    assert {job.partition for job in jobs} == {"2026-02-01", "2026-02-02"}
+    assert all(airflow.client.get_job_request(job.name).traceparent for job in jobs)
+
+
 def asked(airflow):
     """Start the DAG that needs approval; return the question and the promotion task."""
     run = airflow.start("approve_forecast", "").run

@@ -71,7 +71,7 @@ class ContainerBackend(Backend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "Tracking", "ActiveDeadlineSeconds", "Suspend", "DeleteAfter"),
-            *("TrainerCommand", "TrainerArgs", "RuntimePatch", "Checkpoints", "MoreMemory"),
+            *("TrainerCommand", "TrainerArgs", "RuntimePatch", "Checkpoints", "MoreMemory", "Partition"),
             *("RestartPolicy", "Stalled"),
         }
     )

@@ -10,7 +10,18 @@ from trainer_core.backends.container import job_journal
 from trainer_core.backends.container.job_journal import Container, ContainerJob, JournalEntry
 from trainer_core.backends.container.plan import NODE
 from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import CREATED, RUNNING, SUSPENDED, Event, Observation, Progress, Step, TrainJob
+from trainer_core.jobs import (
+    CREATED,
+    RUNNING,
+    SUSPENDED,
+    Event,
+    Observation,
+    Progress,
+    Step,
+    TrainJob,
+    build_partition_annotations,
+    build_partition_labels,
+)
 from trainer_core.k8s import labels, runtimes
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.request import TrainJobRequest
@@ -68,7 +79,8 @@ def get_end_time(job: ContainerJob) -> datetime | None:
 
 
 def build_train_job(job: ContainerJob, progress: Progress | None) -> TrainJob:
-    metadata = job.claim["request"].get("metadata") or {}
+    request = job.claim["request"]
+    metadata, partition = request.get("metadata") or {}, request.get("partition")
     return TrainJob(
         name=job.name,
         runtime=_load_runtime(job),
@@ -78,8 +90,8 @@ def build_train_job(job: ContainerJob, progress: Progress | None) -> TrainJob:
         status=get_status(job),
         uid=job.uid,
         namespace=job.namespace,
-        labels=dict(metadata.get("labels") or {}),
-        annotations=dict(metadata.get("annotations") or {}),
+        labels={**(metadata.get("labels") or {}), **build_partition_labels(partition)},
+        annotations={**(metadata.get("annotations") or {}), **build_partition_annotations(partition)},
         started=get_start_time(job),
         finished=get_end_time(job),
         progress=progress,

@@ -177,7 +177,7 @@ def _render_nodes(
     checkpoint_env, checkpoint_mounts = _render_checkpoints(request, config)
     variables = {
         **settings.pop("env"),
-        **request.tracking_env,
+        **request.job_env,
         **trainer.literal_env,
         **_job_variables(request, trainer),
         **checkpoint_env,

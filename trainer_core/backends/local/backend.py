@@ -73,7 +73,7 @@ class LocalProcessBackend(Backend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "StartWithin", "Suspend", "Checkpoints"),
-            *("Tracking", "RestartPolicy", "Stalled"),
+            *("Partition", "Tracking", "RestartPolicy", "Stalled"),
         }
     )
 
@@ -172,7 +172,7 @@ class LocalProcessBackend(Backend):
         try:
             with self._state.stage_job() as staged:
                 _write_job(staged, request, plan, record)
-                _link_kit(staged, self._state.kits)
+                _link_kit(staged, self._state)
                 self._start_supervisor(staged, record, secrets)
         except OSError as error:
             # Read after the staged folder was removed: a supervisor that is still starting can no longer claim it.
@@ -413,11 +413,12 @@ def _write_job(staged: JobFolder, request: TrainJobRequest, plan: dict[str, Any]
         write_json(staged.payload, request.trainer.code.model_dump(mode="json"))
 
 
-def _link_kit(staged: JobFolder, kits: Path) -> None:
+def _link_kit(staged: JobFolder, state: StateFolder) -> None:
     """Give a job the programs of its nodes, which are written only where they are missing or damaged."""
-    kit = kits / serializer.compute_kit_digest()
+    kit = state.kits / serializer.compute_kit_digest()
     # First the link, then the time of the last use: the garbage collection reads them in the other order.
-    staged.code.symlink_to(Path("../..", kits.name, kit.name))
+    # Relative, because a state folder can be moved or copied; to the real paths, because jobs/ can be a link.
+    staged.code.symlink_to(os.path.relpath(kit.resolve(), state.jobs.resolve() / staged.name))
     serializer.ship(kit)
     os.utime(kit)
 

@@ -167,7 +167,7 @@ def read_train_job(folder: JobFolder, ref: TrainJobRef) -> TrainJob:
 
 def _read_metadata(folder: JobFolder) -> Metadata:
     try:
-        return read_request(folder).metadata
+        return read_request(folder).job_metadata
     except InvalidRequestError:
         return Metadata()
 

@@ -38,7 +38,7 @@ def render_plan(
     checkpoint_env = checkpoint_location.build_variables(request, place)
     steps = [_render_initializer(role, source, folder, state) for role, source in request.initializer_sources()]
     if request.trainer:
-        runtime_env = {**runtime.env, **request.tracking_env}
+        runtime_env = {**runtime.env, **request.job_env}
         own_env = {**checkpoint_env, **request.stalled_env}
         steps += _render_nodes(request.trainer, runtime_env, own_env, runtime, folder)
     return {

@@ -38,7 +38,7 @@ class RunaiBackend(BaseKubernetesBackend):
     name: ClassVar[str] = "runai"
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
-            *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs"),
+            *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "Partition"),
             *("StartWithin", "Suspend", "DeleteAfter", "RunaiSpec", "RunaiMasterSpec", "Checkpoints", "MoreMemory"),
             *("RestartPolicy", "Stalled"),
         }

@@ -62,7 +62,7 @@ class KubernetesBackend(BaseKubernetesBackend):
             *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
             *("ActiveDeadlineSeconds", "StartWithin", "Suspend", "ManagedBy", "DeleteAfter", "Workspace", "MoreMemory"),
             *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "Checkpoints"),
-            *("RestartPolicy", "Stalled"),
+            *("Partition", "RestartPolicy", "Stalled"),
         }
     )
 

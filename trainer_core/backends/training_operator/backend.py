@@ -56,7 +56,7 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
             *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
             *("ActiveDeadlineSeconds", "StartWithin", "Suspend", "ManagedBy", "DeleteAfter", "Workspace", "MoreMemory"),
             *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "PyTorchJobSpec", "Checkpoints"),
-            *("RestartPolicy", "Stalled"),
+            *("Partition", "RestartPolicy", "Stalled"),
         }
     )
 
