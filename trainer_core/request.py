@@ -798,8 +798,8 @@ class TrainJobRequest(_Part):
         return self.name
 
     def _work(self) -> dict[str, Any]:
-        ignored = ("name", "owner", "tracking", "search", "partition", "traceparent")
-        ignored = (*ignored, "attempt_memory", "attempt_restarts", "retry_of")
+        ignored = {"name", "owner", "tracking", "search", "partition", "traceparent"}
+        ignored |= {"attempt_memory", "attempt_restarts", "retry_of"}
         work = {key: value for key, value in self.to_dict().items() if key not in ignored}
         if "trainer" in work:
             _remove_places_of_code(work["trainer"])
