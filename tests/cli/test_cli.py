@@ -50,9 +50,7 @@ def test_a_job_of_a_partition_is_listed_by_it_and_has_the_trace_of_the_command(t
     listed = trainjob("list", "--partition", "EMEA north", "-c", "name,partition").stdout.splitlines()
 
     assert [line.split() for line in listed] == [["NAME", "PARTITION"], ["job", "EMEA", "north"]]
-    requests = [
-        json.loads((trainjob.folder / "home/jobs" / name / "request.json").read_text()) for name in ("job", "other")
-    ]
+    requests = [trainjob.folder / "home" / "jobs" / name / "request.json" for name in ("job", "other")]
     assert [json.loads(each.read_text()).get("traceparent") for each in requests] == [trace, None]
 
 

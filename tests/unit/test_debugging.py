@@ -152,12 +152,12 @@ NAMED = {
         "dataset pvc://data: only nodes of the cluster reach it",
     ),
 }
-CARRIED = {"name", "trainer", "initializer", "checkpoints"}
+CARRIED = {"name", "trainer", "initializer", "checkpoints", "partition"}
 #: They do not change what the function computes.
 NOT_NEEDED = {
     *("version", "owner", "metadata", "active_deadline_seconds", "start_within", "suspend", "managed_by", "workspace"),
     *("delete_after_seconds", "more_memory", "attempt_memory", "stalled", "search", "literal_secrets"),
-    *("restart_policy", "attempt_restarts", "retry_of", "partition", "traceparent"),
+    *("restart_policy", "attempt_restarts", "retry_of", "traceparent"),
 }
 NAMED_OF_TRAINER = {
     "image": ("custom:1", "image custom:1: Python packages, environment and system libraries of its image"),
@@ -213,6 +213,7 @@ def test_what_a_function_needs_of_a_job_is_carried_and_all_that_it_writes_is_in_
             "initializer": {"dataset": {"storage_uri": "pvc://data"}, "model": {"storage_uri": "hf://owner/model"}},
             "checkpoints": {"uri": "s3://bucket/runs", "load": "owner", "keep": 5},
             "tracking": {"run_id": "abc"},
+            "partition": "emea",
         }
     )
     folder = Path("/tmp/a folder")
@@ -233,7 +234,7 @@ def test_what_a_function_needs_of_a_job_is_carried_and_all_that_it_writes_is_in_
         "WANDB_DIR": "/tmp/a folder",
     }
     assert (here.trainer.result_uri, here.initializer.dataset) == (None, None)
-    assert here.initializer.model == original.initializer.model
+    assert (here.initializer.model, here.partition) == (original.initializer.model, "emea")
     assert here.checkpoints.model_dump(exclude_defaults=True) == {
         "uri": "file:///tmp/a%20folder/checkpoints",
         "keep": 5,

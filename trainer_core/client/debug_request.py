@@ -62,6 +62,7 @@ def build_request(
             num_nodes=nodes,
         ),
         initializer=InitializerRequest(**sources) if sources else None,
+        partition=original.partition,
         checkpoints=checkpoints and _move_checkpoints(checkpoints, folder, job.name),
     )
 
