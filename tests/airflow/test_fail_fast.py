@@ -10,7 +10,7 @@ from airflow_provider.compat import AirflowFailException
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
-from trainer_core import CustomTrainerContainer, KubernetesBackendConfig, TrainerClient
+from trainer_core import Category, CustomTrainerContainer, KubernetesBackendConfig, TrainerClient
 from trainer_core.errors import InvalidRequestError
 from trainer_core.lifecycle import wait_state
 
@@ -62,7 +62,9 @@ def test_a_failure_that_no_retry_can_fix_fails_the_task_without_retries(cluster,
     diagnosis = client.get_job_outcome(job.name).diagnosis
     assert isinstance(done.error, AirflowFailException), done.error
     assert done.state == "failed"
-    assert str(done.error) == f"TrainJob {job.name!r} is Failed: {diagnosis} (a retry will not help)"
+    command = f"; debug it with `trainjob --backend kubernetes --namespace default debug {job.name}`"
+    expected = f"TrainJob {job.name!r} is Failed: {diagnosis} (a retry will not help)"
+    assert str(done.error) == expected + command * (diagnosis.category is Category.USER_CODE)
     assert cluster.get("TrainJob", job.name)["spec"]["suspend"] is True
 
 

@@ -20,7 +20,7 @@ OBSERVATIONS = [Observation(CREATED), *[Observation(CREATED, pending_failure=PEN
 class Waiting:
     """A client whose wait has these observations."""
 
-    def wait(self, ref, timeout, on_observation):
+    def wait(self, ref, timeout, on_observation, restarts):
         for each in OBSERVATIONS:
             on_observation(each)
 

@@ -74,7 +74,7 @@ class PrintsAtItsEnd:
         self.pause.wait(0.1)  # The step would have ended, if it did not wait for this line.
         yield "the last line"
 
-    def wait(self, ref, timeout, on_observation):
+    def wait(self, ref, timeout, on_observation, restarts):
         assert 0 < timeout <= 60
         diagnosis = Diagnosis(category=Category.SCHEDULING, reason="no node has 8 GPUs")
         on_observation(Observation(CREATED, pending_failure=PendingFailure(diagnosis)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from trainer_core import validation
@@ -62,23 +62,30 @@ class RestartPolicy(BaseOption):
     no_progress: int = 3
 
     def __post_init__(self) -> None:
-        if any(map(validation.is_placeholder, _list_values(asdict(self)))):
+        settings = self._settings()
+        if any(map(validation.is_placeholder, _list_values(settings))):
             return
         try:
-            RestartRules.parse(asdict(self))
+            RestartRules.parse(settings)
         except ValueError as error:
             raise ValueError(f"RestartPolicy {error}") from None
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
-        data = asdict(self)
+        data = self._settings()
         if not any(map(validation.is_placeholder, _list_values(data))):
             data = RestartRules.parse(data).to_dict()
         section(job_spec, "spec")["restartPolicy"] = data
 
+    def _settings(self) -> dict[str, Any]:
+        # Not `asdict`, which copies what was given: it may be nested without end.
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
-def _list_values(data: object) -> Iterable[object]:
-    if isinstance(data, Mapping):
-        return [value for each in data.items() for part in each for value in _list_values(part)]
-    if isinstance(data, Sequence) and not isinstance(data, str):
-        return [value for each in data for value in _list_values(each)]
-    return [data]
+
+def _list_values(settings: Mapping[str, object]) -> Iterable[object]:
+    for value in settings.values():
+        if isinstance(value, Mapping):
+            yield from (*value, *value.values())
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            yield from value
+        else:
+            yield value
