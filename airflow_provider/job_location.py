@@ -15,6 +15,9 @@ from trainer_core.errors import JobElsewhereError, JobNotFoundError
 from trainer_core.jobs import TrainJobRef
 from trainer_core.secrets import redact
 
+#: Key of the place in the storage of a task.
+_KEY = "trainjob_place"
+
 
 def to_template_value(value: Any) -> Any:
     """Return a value that Airflow can render: a ref as a dict, because Airflow does not render unknown objects."""
@@ -45,9 +48,6 @@ def parse_ref_data(value: Any) -> Any:
         raise ValueError(
             f"{redact(value)} is not a TrainJob ref: expected a dict with backend, namespace, name and uid"
         ) from error
-
-
-_KEY = "trainjob_place"
 
 
 class SavedPlace:

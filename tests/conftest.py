@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items):
         turns[is_fast, path.parent] += 1
         order[path] = (is_fast, turns[is_fast, path.parent])
     items.sort(key=lambda item: order[item.path])
-    # All that is imported by now stays to the end: no collection of garbage needs to look at it again.
+    # All that is imported by now stays to the end: no collection of garbage needs to inspect it again.
     gc.freeze()
 
 

@@ -70,7 +70,7 @@ def reduce_definition(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reduce_schema(schema: Any) -> Any:
-    """Return a schema without texts. A property may well be called ``description``."""
+    """Return a schema without descriptions. A property may well be called ``description``."""
     if not isinstance(schema, dict):
         return schema
     reduced: dict[str, Any] = {}

@@ -159,7 +159,9 @@ def _locate(backend: Backend, ref: TrainJobRef) -> tuple[TrainJobRequest, str]:
     request = backend.get_request(ref)
     uri = backend.get_checkpoints_uri(request)
     if uri is None:
-        raise InvalidRequestError(f"TrainJob {ref.name!r} has no option Checkpoints")
+        raise InvalidRequestError(
+            f"TrainJob {ref.name!r} has no option Checkpoints; submit it with the option to have one"
+        )
     return request, uri
 
 

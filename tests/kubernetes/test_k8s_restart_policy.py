@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from k8s_scene import a_client, a_request, a_stage
 
+from trainer_core import CustomTrainer, Name
 from trainer_core.errors import WaitTimeoutError
 from trainer_core.jobs import Category, JobFailedError
 from trainer_core.k8s import labels
@@ -42,6 +43,19 @@ def test_a_preempted_job_leads_to_a_next_attempt_with_its_history_in_an_annotati
     assert "a restart that is not counted follows" in shown.diagnosis.reason
     stored = AttemptRestarts.parse_json(annotations[labels.RESTART_POLICY])
     assert [cause.category for cause in stored.earlier.causes] == [Category.PREEMPTED.value]
+
+
+def test_the_next_attempt_has_the_files_of_the_project_which_are_in_the_arguments_of_the_first(tmp_path):
+    (tmp_path / "model.py").write_text("from scale import half\n\ndef fit():\n    return half(4)\n")
+    (tmp_path / "scale.py").write_text("def half(value):\n    return value / 2\n")
+    with a_stage("preempted", backoff_limit=0) as (_, client):
+        trainer = CustomTrainer("model:fit", code=str(tmp_path))
+        first = client.train(trainer=trainer, options=[Name("nightly")])
+        client.wait(first)
+        second = client.retry(first)
+        projects = [client.backend.get_code(client.get_job_ref(job)).project for job in (first, second)]
+    assert projects[0].archive
+    assert projects[1] == projects[0]
 
 
 def test_a_wait_for_a_status_starts_the_training_again():

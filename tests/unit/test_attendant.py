@@ -1,5 +1,6 @@
 """The attendant of a node: whom it ends, when, and what it prints; see also the part `stalls` of the contract."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from trainer_core.request_builder import build_request
 
 ROOT = Path(__file__).parents[2]
 AFTER = 40.0
+#: Attaches a debugger to a process without stopping it: see ptrace(2).
+PTRACE_SEIZE = 0x4206
 #: What a rank of a test runs; the tests end it.
 RANK = """
 import os, signal, sys, threading, time
@@ -94,6 +97,17 @@ def test_a_training_with_irregular_steps_gets_three_times_its_longest_silence(no
     node.beat()
     assert not node.run(90)
     assert node.run(15)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has ptrace with PTRACE_SEIZE")
+def test_a_process_under_a_debugger_is_not_ended(node):
+    with subprocess.Popen(["sleep", "600"]) as rank:
+        try:
+            node.beat(pid=rank.pid)
+            assert ctypes.CDLL(None).ptrace(PTRACE_SEIZE, rank.pid, None, None) == 0
+            assert not node.run(10 * AFTER)
+        finally:
+            rank.kill()
 
 
 def test_a_node_is_ended_only_when_all_its_ranks_are_silent(node):

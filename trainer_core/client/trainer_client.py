@@ -352,7 +352,8 @@ class TrainerClient:
         delay = waiting.compute_restart_delay(outcome)
         if delay is None:
             return False
-        _log.warning("%s; the next attempt starts in %.0f s", wait_state.failure_message(outcome), delay)
+        pause = f" in {delay:.0f} s" if delay else ""  # Without one it may exist.
+        _log.warning("%s; the next attempt follows%s", wait_state.failure_message(outcome), pause)
         waiting.wait_for_restart(outcome, delay, timeout)
         try:
             return self.repeat_while_unavailable("The restart", lambda: self.observe(outcome.job)).status == FAILED

@@ -15,6 +15,7 @@ MlPolicyFields: TypeAlias = Mapping[str, tuple[str, ...]]
 #: Fields of the torch policy that Trainer 2.2 removed.
 REMOVED_FIELDS = ("numProcPerNode", "elasticPolicy")
 
+_TORCH = "spec.mlPolicy.torch"
 _MPI = ("numProcPerNode", "mpiImplementation", "sshAuthMountPath", "runLauncherAsNode")
 _FIRST: MlPolicyFields = {"torch": REMOVED_FIELDS, "mpi": _MPI}
 _SECOND: MlPolicyFields = {"torch": (), "mpi": _MPI, "jax": (), "xgboost": (), "flux": ("numProcPerNode",)}
@@ -40,9 +41,6 @@ def parse_openapi(document: Mapping[str, Any]) -> MlPolicyFields | None:
             spec = schema["properties"]["spec"]["properties"]["mlPolicy"]["properties"]
             return {name: tuple(policy.get("properties", ())) for name, policy in spec.items() if name != "numNodes"}
     return None
-
-
-_TORCH = "spec.mlPolicy.torch"
 
 
 def upgrade_runtime(runtime: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -84,7 +84,7 @@ def remove_unused_code(state: StateFolder) -> None:
 
 def _is_kit_used(state: StateFolder, kit: str) -> bool:
     jobs = map(JobFolder, (*state.staging.glob("*"), *state.jobs.glob("*")))
-    # A job of an earlier version has a folder of its own.
+    # A job that was submitted before kits were shared has a folder and no link.
     return any(job.code.is_symlink() and job.code.readlink().name == kit for job in jobs)
 
 

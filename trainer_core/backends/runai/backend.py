@@ -26,6 +26,8 @@ from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind
 
 _log = logging.getLogger(__name__)
+#: Kinds of the objects that Run:ai creates for a workload, under the workload's name.
+_CHILD_KINDS = ("RunaiJob", "PyTorchJob", "MPIJob")
 
 
 class RunaiBackend(BaseKubernetesBackend):
@@ -127,10 +129,6 @@ class RunaiBackend(BaseKubernetesBackend):
                     yield runtime_templates.parse_template(raw)
                 except ValueError as error:
                     _log.warning("template %s is skipped: %s", raw["metadata"]["name"], error)
-
-
-#: Kinds of the objects that Run:ai creates for a workload, under the workload's name.
-_CHILD_KINDS = ("RunaiJob", "PyTorchJob", "MPIJob")
 
 
 def build_adapter(config: RunaiBackendConfig) -> WorkloadAdapter:

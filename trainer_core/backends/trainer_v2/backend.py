@@ -186,7 +186,10 @@ def select_expired(raws: Sequence[RawObject], now: datetime) -> list[RawObject]:
 
 
 def delete_expired(api: ApiClient, writer: JobWriter, namespace: str, kinds: Iterable[ApiResource]) -> list[str]:
-    """Delete expired jobs of these kinds without waiting until they are gone; return their names."""
+    """Delete expired jobs of these kinds without waiting until they are gone; return their names.
+
+    A TrainJob has no `ttlSecondsAfterFinished`: `submit` calls this every ten minutes, and `trainjob reap`.
+    """
     selector = f"{labels.MANAGED_BY}={labels.MANAGER},{labels.DELETE_AFTER}"
     raws: list[RawObject] = []
     for kind in kinds:

@@ -33,6 +33,8 @@ _PIECE_SIZE = 8 * _MIB
 _MAX_PIECE_SIZE = 64 * _MIB
 _BLOCK_SIZE = _MIB
 _TRIES = 2
+#: A piece in the journal: its number and its digest.
+_RECORD = struct.Struct("<I16s")
 
 
 class ObjectDownloader:
@@ -231,9 +233,6 @@ def read_upload(client: Any, bucket: str, key: str, size: int) -> Upload:
     encryption = response.get("ServerSideEncryption", _S3_MANAGED_ENCRYPTION)
     encrypted = encryption != _S3_MANAGED_ENCRYPTION or "SSECustomerAlgorithm" in response
     return Upload(length if length < size else None, encrypted)
-
-
-_RECORD = struct.Struct("<I16s")
 
 
 class PieceJournal:
