@@ -68,8 +68,8 @@ class RestartRules:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain JSON data."""
-        data = asdict(self)
-        return {**data, "exit_codes": {str(code): rule for code, rule in sorted(self.exit_codes.items())}}
+        codes = {str(code): rule for code, rule in sorted(self.exit_codes.items())}
+        return {**asdict(self), "free": [*self.free], "never": [*self.never], "exit_codes": codes}
 
 
 def _parse_count(name: str, value: object, least: int) -> int:

@@ -15,6 +15,7 @@ from kfp_components.step.request_encoding import decode_request
 from kfp_components.suspend import suspend
 from kfp_components.tasks import train_task, wait_task
 from trainer_core import (
+    Checkpoints,
     CustomTrainer,
     CustomTrainerContainer,
     DeleteAfter,
@@ -25,8 +26,10 @@ from trainer_core import (
     Name,
     OnBackend,
     QueueName,
+    RestartPolicy,
     RuntimePatch,
     SecretRef,
+    Stalled,
     Suspend,
     TrainerClient,
     VolumeModelInitializer,
@@ -53,6 +56,25 @@ def test_a_definition_becomes_the_request_of_the_task(tmp_path):
     assert request["runtime"] == {"name": "python"}
     assert request["metadata"] == {"labels": {"team": "vision"}}
     assert "def train_a_little" in request["trainer"]["code"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("option", "field", "expected"),
+    [
+        (RestartPolicy(), "restart_policy", {"max_restarts": 3, "free": [], "never": [], "exit_codes": {}}),
+        (RestartPolicy(free=("Preempted",), exit_codes={17: "free"}), "restart_policy", {"exit_codes": {"17": "free"}}),
+        (Stalled("20m", startup="2h"), "stalled", {"after": "20m", "startup": "2h"}),
+        (Checkpoints(every_seconds=60), "checkpoints", {"every_seconds": 60}),
+    ],
+)
+def test_an_option_with_settings_is_compiled(option, field, expected, tmp_path):
+    @dsl.pipeline
+    def pipeline():
+        train_task(trainer=TRAINER, runtime="python", options=[option])
+
+    request = train_of(pipeline, tmp_path)["inputs"]["parameters"]["request"]["runtimeValue"]["constant"]
+
+    assert request[field].items() >= expected.items()
 
 
 def test_the_task_is_never_cached(tmp_path):
