@@ -332,6 +332,7 @@ def _read_job_spec(job_spec: dict[str, Any]) -> dict[str, Any]:
         "more_memory": spec.pop("moreMemory", None),
         "restart_policy": spec.pop("restartPolicy", None),
         "stalled": spec.pop("stalled", None),
+        "reuse": spec.pop("reuse", None),
         "distributed": spec.pop("distributed", None),
         "pytorch_job": spec.pop("pytorchJob", None),
         "runai": spec.pop("runai", None),

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from trainer_core import naming, readable_log, validation
@@ -69,6 +70,13 @@ def backend_for(name: str) -> type[Backend]:
     return backend_class(name)
 
 
+def _is_reused(ref: TrainJobRef, what: str) -> bool:
+    """Return whether a TrainJob belongs to another run, which alone may change it."""
+    if ref.reused:
+        _log.info("TrainJob %r is not %s: it belongs to another run, and only its result is reused", ref.name, what)
+    return ref.reused
+
+
 @runtime_checkable
 class _SelectsByLabels(Protocol):
     """A backend whose server selects TrainJobs by labels."""
@@ -122,6 +130,8 @@ class TrainerClient:
         # Every backend class is constructed from its own configuration.
         self.backend: Backend = backend_class(backend_config.backend)(backend_config)  # type: ignore[call-arg]
         self.runs = JobRuns(self.backend, tracking, self.get_job_request)
+        #: The TrainJobs that `train` has found by the option Reuse: it returns only their names.
+        self._reused: dict[str, TrainJobRef] = {}
 
     def list_runtimes(self) -> list[Runtime]:
         """Return the runtimes that a TrainJob can refer to."""
@@ -201,7 +211,7 @@ class TrainerClient:
         waiting.check_restarts(request)
         created: list[bool] = []
         ref = self.submit(request, before_create=lambda: created.append(True))
-        if not created:
+        if not created and not ref.reused:
             _log.warning("%s", adoption.describe_existing(ref.name, self.observe(ref).status))
         return ref.name
 
@@ -295,7 +305,17 @@ class TrainerClient:
             TrainerError: The request was refused. Nothing was created.
             BackendUnavailableError: The backend cannot be reached.
         """
-        return self.repeat_while_unavailable("The submit", lambda: self.runs.submit(request, before_create))
+        return self.repeat_while_unavailable("The submit", lambda: self._submit(request, before_create))
+
+    def _submit(self, request: TrainJobRequest, before_create: Callable[[], None] | None) -> TrainJobRef:
+        if request.reuse is not None:
+            from trainer_core.client import reuse  # Loads the modules of HTTP.
+
+            request, earlier = reuse.look_up(self, request)
+            if earlier is not None:
+                self._reused[earlier.name] = earlier
+                return earlier
+        return self.runs.submit(request, before_create)
 
     def repeat_while_unavailable(self, what: str, send: Callable[[], _T]) -> _T:
         """Return what a call returns that is repeated while a cluster cannot be reached, as long as a submit."""
@@ -683,7 +703,7 @@ class TrainerClient:
             name: Its name or ref. With a ref, another TrainJob that has the same name now is not deleted.
         """
         ref = self._find_ref(name)
-        if ref is not None:
+        if ref is not None and not _is_reused(ref, "deleted"):
             self.backend.delete(ref)
 
     def list_checkpoints(self, job: str | TrainJobRef) -> list[SavedCheckpoint]:
@@ -805,6 +825,8 @@ class TrainerClient:
         while True:
             remaining = None if end is None else max(0.0, end - time.monotonic())
             outcome = waiting.wait_for_outcome(self.backend, self.runs, ref, remaining, on_observation, fail_fast)
+            if ref.reused or self._reused.get(ref.name) == ref:
+                return replace(outcome, ref=replace(ref, reused=True).to_dict())
             remaining = None if end is None else max(0.0, end - time.monotonic())
             following = self.start_again(outcome, remaining) if restarts else None
             if following is None:
@@ -859,7 +881,7 @@ class TrainerClient:
             job: Its name or ref.
         """
         ref = self._find_ref(job)
-        if ref is not None:
+        if ref is not None and not _is_reused(ref, "cancelled"):
             self.backend.cancel(ref)
 
     def get_pod(self, name: str, uid: str, namespace: str | None = None) -> dict[str, Any] | None:
@@ -906,7 +928,10 @@ class TrainerClient:
             JobNotFoundError: The TrainJob does not exist.
             UnsupportedError: The backend does not run on Kubernetes.
         """
-        return self.backend.set_owner(self.get_job_ref(job), kind, owner, labels or {}, only_with or {})
+        ref = self.get_job_ref(job)
+        if _is_reused(ref, "given an owner"):
+            return {}
+        return self.backend.set_owner(ref, kind, owner, labels or {}, only_with or {})
 
     @property
     def searches(self) -> Searches:

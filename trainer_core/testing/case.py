@@ -70,12 +70,14 @@ class BackendCase:
         limits_memory: A node has the memory that its request asks for, so that another attempt can ask for more.
         restarts_trainings: It accepts the option `RestartPolicy`.
         notices_stalls: It ends a training that makes no progress.
+        knows_versions: It accepts the option `Reuse`.
         restarts_processes: A process that was killed is started again in the same attempt.
         shares_checkpoints: All nodes of a job can mount the place of its checkpoints.
         reads_checkpoints: Its client can read the place of its checkpoints, and not only its nodes.
         replaces_pods: A pod that was deleted or evicted is replaced in the same attempt. It needs `get_api`.
         image: Image for the training, instead of that of the runtime; it must contain ``python3``. Default: None, for
             the image of the runtime.
+        image_with_digest: Image for trainings with the option `Reuse`, by its digest. Default: None, for `image`.
         get_api: Returns an API client of the cluster that runs the pods of a client's jobs. Default: None, for a
             backend without pods.
     """
@@ -95,11 +97,13 @@ class BackendCase:
     limits_memory: bool = True
     restarts_trainings: bool = True
     notices_stalls: bool = True
+    knows_versions: bool = True
     restarts_processes: bool = False
     shares_checkpoints: bool = True
     reads_checkpoints: bool = True
     replaces_pods: bool = False
     image: str | None = None
+    image_with_digest: str | None = None
     get_api: Callable[[TrainerClient], ApiClient] | None = None
 
 
