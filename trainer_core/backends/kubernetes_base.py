@@ -45,6 +45,7 @@ from trainer_core.k8s.job_feed import stream_log_lines
 from trainer_core.k8s.job_reader import JobReader
 from trainer_core.k8s.job_writer import JobWriter
 from trainer_core.k8s.parsing import RawObject
+from trainer_core.k8s.runtimes import list_further_images
 from trainer_core.lifecycle import reuse
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.lifecycle.reuse import Versions
@@ -117,7 +118,8 @@ class BaseKubernetesBackend(Backend):
         content = self._read_runtime(request)
         name = request.runtime.name if request.runtime else self.default_runtime
         image = (request.trainer.image if request.trainer else None) or self.get_runtime(name).trainer.image
-        unknown = (*reuse.check_images(request, image), *reuse.check_runtime(content))
+        images = (image, *list_further_images({"spec": content}))
+        unknown = (*reuse.check_images(request, *images), *reuse.check_runtime(content))
         return Versions({"image": image, "runtime": content}, unknown)
 
     def dry_run(self, request: TrainJobRequest) -> None:

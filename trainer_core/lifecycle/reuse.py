@@ -32,9 +32,15 @@ _OWN_CHECKPOINTS = ("fresh", "never")
 #: ``torch==2.9.0``, ``torch[extra]==2.9.0; python_version > "3.9"``, or any requirement with a hash.
 _PINNED = re.compile(r"[\w.-]+\s*(\[[^]]*\])?\s*===?\s*[^*,;\s]+\s*(;.*)?|.*--hash=.*", re.DOTALL)
 _DIGEST = re.compile(r".+@sha256:[0-9a-f]{64}")
-#: Fields of pods and workloads whose content no version describes.
-_OUTSIDE = frozenset({"persistentVolumeClaim", "hostPath", "nfs", "csi", "configMap", "envFrom", "env_from"})
-_OUTSIDE_OF_RUNAI = frozenset({"pvcs", "hostPaths", "gits", "dataVolumes", "configMaps", "s3"})
+#: Fields of pods and workloads whose content no version describes: of Kubernetes, of options, of Run:ai.
+_OUTSIDE = frozenset(
+    {
+        *("persistentVolumeClaim", "hostPath", "nfs", "csi", "configMap", "configMapKeyRef", "envFrom", "env_from"),
+        *("pvcs", "hostPaths", "gits", "gitSync", "dataVolumes", "configMaps", "s3", "baseWorkload"),
+    }
+)
+#: Fields of an entry of ``volumes`` with a content that is empty, of the pod itself, or secret.
+_KNOWN_VOLUMES = frozenset({"name", "emptyDir", "downwardAPI", "secret"})
 _KEY_LENGTH = 40
 
 
@@ -58,25 +64,24 @@ def list_unknown(request: TrainJobRequest) -> list[str]:
         unknown.append("trainer: a recipe is not described by versions")
     if checkpoints is not None and checkpoints.load not in _OWN_CHECKPOINTS:
         unknown.append(f"Checkpoints load={checkpoints.load}: begins with what others trained")
+    if request.workspace is not None and request.workspace.claim is not None:
+        unknown.append(f"Workspace claim={request.workspace.claim}: content without a version")
     parts = (request.patches, request.distributed, request.pytorch_job, request.runai)
-    outside = {name for part in parts for name, _ in _walk(_to_data(part)) if name in _OUTSIDE | _OUTSIDE_OF_RUNAI}
+    outside = {name for part in parts for name in _list_outside(_to_data(part))}
     return [*unknown, *(f"{name} of the pods: content without a version" for name in sorted(outside))]
 
 
-def check_images(request: TrainJobRequest, image: str | None) -> list[str]:
-    """Return the images, that of the nodes and those of pod fields in the request, that have no digest."""
+def check_images(request: TrainJobRequest, *images: str | None) -> list[str]:
+    """Return which of these images and of those in pod fields of the request have no digest."""
     parts = (request.patches, request.pytorch_job, request.runai)
     named = [value for part in parts for name, value in _walk(_to_data(part)) if name == "image"]
-    images = [image or "", *(each if isinstance(each, str) else "" for each in named)]
-    return [
-        f"image {each or 'of the runtime'}: no digest (@sha256:…)" for each in images if not _DIGEST.fullmatch(each)
-    ]
+    texts = [each if isinstance(each, str) else "" for each in (*images, *named)]
+    return [f"image {each or 'of the runtime'}: no digest (@sha256:…)" for each in texts if not _DIGEST.fullmatch(each)]
 
 
 def check_runtime(runtime: object) -> list[str]:
     """Return what a runtime mounts whose content has no version."""
-    outside = {name for name, _ in _walk(runtime) if name in _OUTSIDE}
-    return [f"{name} of the runtime: content without a version" for name in sorted(outside)]
+    return [f"{name} of the runtime: content without a version" for name in sorted(_list_outside(runtime))]
 
 
 def build_key(request: TrainJobRequest, versions: Mapping[str, Any], data: Mapping[str, str]) -> str:
@@ -98,6 +103,17 @@ def build_key(request: TrainJobRequest, versions: Mapping[str, Any], data: Mappi
 def is_recent(job: TrainJob, within: float, now: datetime) -> bool:
     """Return whether a TrainJob is complete and has ended at most so many seconds ago."""
     return job.status == COMPLETE and job.finished is not None and now - job.finished <= timedelta(seconds=within)
+
+
+def _list_outside(data: object) -> set[str]:
+    """Return the names of fields in nested data whose content no version describes."""
+    found = {name for name, value in _walk(data) if name in _OUTSIDE and value}
+    volumes = [value for name, value in _walk(data) if name == "volumes" and value]
+    for value in volumes:
+        entries = value if isinstance(value, (list, tuple)) else ()
+        mounted = [each if isinstance(each, Mapping) else {"volumes": each} for each in entries or [{"volumes": value}]]
+        found |= {str(name) for each in mounted for name in each.keys() - _KNOWN_VOLUMES}
+    return found
 
 
 def _to_data(part: Any) -> Any:

@@ -119,9 +119,11 @@ class ContainerBackend(Backend):
     def read_versions(self, request: TrainJobRequest) -> Versions:
         runtime = self._get_raw_runtime(request)
         image = (request.trainer.image if request.trainer else None) or parse_runtime(runtime).trainer.image
-        content = None if self._config.pull_policy == "Always" else self._engine.get_image_id(image)
-        images = reuse.check_images(request, image) if content is None else []
-        return Versions({"image": content or image, "runtime": runtime}, (*images, *reuse.check_runtime(runtime)))
+        unknown = reuse.check_images(request, image)
+        # A tag names the content that the engine has, unless each job pulls it again.
+        content = self._engine.get_image_id(image) if unknown and self._config.pull_policy != "Always" else None
+        unknown = [] if content else unknown
+        return Versions({"image": content or image, "runtime": runtime}, (*unknown, *reuse.check_runtime(runtime)))
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
         owned = self._store.list_owner_jobs(request.owner.key) if request.owner else []
