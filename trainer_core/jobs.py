@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cache
@@ -61,6 +61,7 @@ __all__ = [
     "extract_artifacts",
     "extract_metrics",
     "extract_training_state",
+    "mark_reused",
 ]
 
 _VERSION = 1
@@ -685,6 +686,11 @@ class Outcome(_Record):
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as plain JSON data."""
         return {"version": _VERSION, **asdict(self, dict_factory=_build_json_dict)}
+
+
+def mark_reused(outcome: Outcome) -> Outcome:
+    """Return the outcome of an earlier TrainJob whose result is taken."""
+    return replace(outcome, ref={**outcome.ref, "reused": True})
 
 
 class JobFailedError(TrainerError, RuntimeError):

@@ -6,7 +6,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from trainer_core import naming, readable_log, validation
@@ -28,6 +27,7 @@ from trainer_core.jobs import (
     TrainJob,
     TrainJobRef,
     build_partition_labels,
+    mark_reused,
 )
 from trainer_core.lifecycle import adoption, wait_state
 from trainer_core.lifecycle.adoption import ExistingJob
@@ -826,7 +826,7 @@ class TrainerClient:
             remaining = None if end is None else max(0.0, end - time.monotonic())
             outcome = waiting.wait_for_outcome(self.backend, self.runs, ref, remaining, on_observation, fail_fast)
             if ref.reused or self._reused.get(ref.name) == ref:
-                return replace(outcome, ref=replace(ref, reused=True).to_dict())
+                return mark_reused(outcome)
             remaining = None if end is None else max(0.0, end - time.monotonic())
             following = self.start_again(outcome, remaining) if restarts else None
             if following is None:
