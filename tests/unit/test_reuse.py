@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import site
 import subprocess
 import sys
 import threading
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from importlib import metadata
 
 import pytest
 
@@ -21,6 +22,7 @@ from trainer_core.fetch.local_files import LocalSource
 from trainer_core.fetch.source import Snapshot
 from trainer_core.initializers import initializer_from_dict
 from trainer_core.jobs import Outcome, TrainJob
+from trainer_core.k8s.runtimes import list_further_images
 from trainer_core.lifecycle import reuse
 from trainer_core.request import Owner, TrainerRequest, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeTrainer, TrainerType
@@ -155,6 +157,7 @@ def test_a_package_without_a_version_is_unknown(package):
         ({"trainer": None}, "trainer: the TrainJob has none"),
         ({"trainer": {"kind": "builtin", "config": {"a": 1}}}, "trainer: a recipe"),
         ({"checkpoints": {"load": "owner"}}, "Checkpoints load=owner"),
+        ({"workspace": {"claim": "data"}}, "Workspace claim=data"),
         ({"checkpoints": {"load": "s3://bucket/a"}}, "Checkpoints load=s3://bucket/a"),
         (
             {"patches": [{"spec": [{"volumes": [{"persistentVolumeClaim": {"claimName": "a"}}]}]}]},
@@ -189,6 +192,34 @@ def test_a_volume_of_a_runtime_is_unknown():
     assert reuse.check_runtime({"template": {"spec": {"volumes": [{"emptyDir": {}}]}}}) == []
 
 
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"volumes": [{"name": "a", "iscsi": {"lun": 0}}]}, "iscsi"),
+        ({"volumes": ["odd"]}, "volumes"),
+        ({"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}]}, "configMapKeyRef"),
+        ({"gitSync": {"repository": "https://example.com/a.git"}}, "gitSync"),
+    ],
+    ids=str,
+)
+def test_mounts_and_settings_from_outside_are_unknown_whatever_their_kind(fields, field):
+    named = f"{field} of the runtime: content without a version"
+    assert named in reuse.check_runtime({"template": {"spec": fields}})
+
+
+def test_a_further_container_of_a_runtime_needs_a_digest_and_an_initializer_needs_none():
+    def build_part(step, *containers):
+        pod = {"containers": [{"name": name, "image": f"{name}:1"} for name in containers]}
+        labels = {"trainer.kubeflow.org/trainjob-ancestor-step": step}
+        return {"name": step, "template": {"metadata": {"labels": labels}, "spec": {"template": {"spec": pod}}}}
+
+    parts = [build_part("dataset-initializer", "dataset-initializer"), build_part("trainer", "node", "side")]
+    raw = {"spec": {"template": {"spec": {"replicatedJobs": [*parts, build_part("", "node")]}}}}
+    images = list_further_images(raw)
+    assert images == ["side:1", "node:1"]
+    assert reuse.check_images(ask(), DIGEST, *images) == [f"image {each}: no digest (@sha256:…)" for each in images]
+
+
 def build_job(status="Complete", finished=NOW - timedelta(days=1)):
     runtime = Runtime("python", RuntimeTrainer(TrainerType.CUSTOM_TRAINER, "plain", ""))
     return TrainJob("job", runtime, [], 1, NOW, status, finished=finished)
@@ -202,39 +233,81 @@ def test_a_complete_job_counts_until_the_limit():
     assert not reuse.is_recent(build_job(finished=None), day, NOW)
 
 
-class Package:
-    """A distribution as `importlib.metadata` has it."""
-
-    def __init__(self, name, version="1", direct_url=None):
-        self.metadata, self.version, self._direct_url = {"Name": name}, version, direct_url
-
-    def read_text(self, _):
-        return self._direct_url
-
-
-def read_local(monkeypatch, *packages, request=None):
-    monkeypatch.setattr(metadata, "distributions", lambda: iter(packages))
+@pytest.fixture
+def read_local(monkeypatch, tmp_path):
+    """Reads the versions of a machine on which only the packages of a folder are installed."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    return local_versions.read_versions(request or ask(), LocalRuntime("python", "plain", 1, {}))
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(tmp_path), str(tmp_path / "second")])
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", False)
+
+    def read(request=None, runtime_env=None):
+        return local_versions.read_versions(request or ask(), LocalRuntime("python", "plain", 1, runtime_env or {}))
+
+    return read
 
 
-def test_the_packages_of_this_machine_are_its_versions(monkeypatch):
-    versions = read_local(monkeypatch, Package("a", "2"), Package("a", "1"), Package("trainjob-workflows", "9"))
-    assert versions.parts["packages"] == {"a": "2"}
-    assert versions.unknown == ()
+def install(folder, name, version="1", direct_url=None):
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    if direct_url is not None:
+        (info / "direct_url.json").write_text(direct_url)
+
+
+def test_the_packages_of_this_machine_are_its_versions(read_local, tmp_path):
+    install(tmp_path, "a", "2")
+    install(tmp_path / "second", "a", "1")
+    install(tmp_path, "trainjob-workflows", "9", '{"dir_info": {"editable": true}}')
+    assert read_local().parts["packages"] == {"a": "2 "}
+    assert read_local().unknown == ()
 
 
 @pytest.mark.parametrize("direct_url", ['{"url": "file:///a", "dir_info": {"editable": true}}', '{"dir_info": {}}'])
-def test_a_package_that_is_installed_from_a_folder_is_unknown(monkeypatch, direct_url):
-    versions = read_local(monkeypatch, Package("mine", direct_url=direct_url), Package("other", direct_url="{}"))
-    assert versions.unknown == ("package mine: it is installed from a folder, whose content has no version",)
+def test_a_package_that_is_installed_from_a_folder_is_unknown(read_local, tmp_path, direct_url):
+    install(tmp_path, "mine", direct_url=direct_url)
+    install(tmp_path, "other", direct_url="{}")
+    install(tmp_path, "odd", direct_url="no JSON")
+    assert read_local().unknown == ("package mine: it is installed from a folder, whose content has no version",)
 
 
-def test_what_this_machine_imports_beside_its_packages_is_unknown(monkeypatch):
+def test_another_commit_of_a_package_with_the_same_version_gives_another_key(read_local, tmp_path):
+    keys = set()
+    for commit in "ab":
+        install(tmp_path, "mine", direct_url=json.dumps({"url": "https://x", "vcs_info": {"commit_id": commit}}))
+        keys.add(build_key(versions=read_local().parts))
+        shutil.rmtree(tmp_path / "mine-1.dist-info")
+    assert len(keys) == 2
+
+
+def test_a_folder_that_a_pth_file_adds_is_unknown(read_local, tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "mine.pth").write_text(f"# a comment\n\nimport sys\n{tmp_path}/missing\nsrc\n")
+    assert read_local().unknown == ("src: a .pth file adds this folder to the modules, which has no version",)
+
+
+def test_what_this_machine_imports_beside_its_packages_is_unknown(read_local):
     by_name = ask({"kind": "custom", "code": {"kind": "reference", "entry": "pkg:train"}})
-    assert read_local(monkeypatch, request=by_name).unknown[0].startswith("function pkg:train: it is imported")
+    assert read_local(by_name).unknown[0].startswith("function pkg:train: it is imported")
     path = ask({**TRAINER, "env": {"PYTHONPATH": "/mine"}})
-    assert read_local(monkeypatch, request=path).unknown == ("PYTHONPATH: the modules below it have no version",)
+    for versions in (read_local(path), read_local(runtime_env={"PYTHONPATH": "/mine"})):
+        assert versions.unknown == ("PYTHONPATH: the modules below it have no version",)
+
+
+def test_the_environment_that_local_jobs_inherit_is_part_of_the_key_without_secrets_and_sessions(
+    read_local, monkeypatch
+):
+    def read_key(request=None):
+        return build_key(request, versions=read_local(request).parts)
+
+    before = read_key()
+    monkeypatch.setenv("AIRFLOW_CTX_DAG_RUN_ID", "tuesday")
+    monkeypatch.setenv("API_TOKEN", "hf_1")
+    assert read_key() == before
+    fixed = ask({**TRAINER, "env": {"LEARNING_RATE": "1"}})
+    of_request = read_key(fixed)
+    monkeypatch.setenv("LEARNING_RATE", "0.1")
+    assert read_key() != before
+    assert read_key(fixed) == of_request
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The option Reuse in a task: it returns an earlier result or is skipped, and changes nothing of the other run's job."""
+"""The option Reuse in a task: an earlier result is returned or the task skipped; the other job stays as it is."""
 
 from __future__ import annotations
 
