@@ -24,6 +24,7 @@ from trainer_core.initializers import initializer_from_dict
 from trainer_core.jobs import Outcome, TrainJob
 from trainer_core.k8s.runtimes import list_further_images
 from trainer_core.lifecycle import reuse
+from trainer_core.node import s3_client
 from trainer_core.request import Owner, TrainerRequest, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeTrainer, TrainerType
 from trainer_core.testing.recorder import JobRecorder, build_recording_backend, completes, fails
@@ -434,3 +435,49 @@ def test_the_name_that_train_returns_gives_an_outcome_that_says_so(client):
 def test_a_limit_that_is_no_duration_is_refused_in_one_line(within):
     with pytest.raises(ValueError, match=r"^Reuse within: .*[^\n]*$"):
         Reuse(within)
+
+
+def test_a_job_that_is_deleted_after_it_was_found_still_gives_its_outcome(client):
+    first = submit(client, "monday")
+    name = client.train(trainer=CustomTrainer(func=train, func_args={"artifacts": {}}), options=[Reuse("30d")])
+    client.delete_job(first)
+    seen: list[str] = []
+    outcome = client.wait(name, on_observation=lambda each: seen.append(each.status))
+    assert (name, outcome.reused_from, outcome.status, seen) == (first.name, first.name, "Complete", ["Complete"])
+    assert not submit(client, "tuesday").reused
+
+
+def test_the_name_that_train_returns_for_a_reused_job_deletes_and_cancels_nothing(client, caplog):
+    first = submit(client, "monday")
+    name = client.train(trainer=CustomTrainer(func=train, func_args={"artifacts": {}}), options=[Reuse("30d")])
+    client.cancel(name)
+    client.delete_job(name)
+    assert [job.name for job in client.list_jobs()] == [first.name]
+    assert f"TrainJob '{name}' is not deleted: it belongs to another run" in caplog.text
+    client.delete_job(client.get_job_ref(name))
+    assert client.list_jobs() == []
+
+
+def test_an_earlier_ref_of_the_same_client_is_not_reused(client):
+    first = submit(client, "monday")
+    submit(client, "tuesday")
+    assert not client.wait(first).reused
+
+
+def test_a_missing_artifact_is_named(client, tmp_path, caplog):
+    artifacts = {"model": f"file://{tmp_path}/gone"}
+    for run in ("monday", "tuesday"):
+        submit(client, run, artifacts=artifacts)
+    assert f"trained the same, but cannot be used: missing file://{tmp_path}/gone" in caplog.text
+
+
+def test_storage_that_does_not_answer_trains(client, monkeypatch, caplog):
+    def fail(self, key):
+        raise s3_client.S3Error("no answer", None)
+
+    monkeypatch.setattr(s3_client.Bucket, "exists", fail)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    artifacts = {"model": "s3://bucket/model.pt"}
+    assert [submit(client, run, artifacts=artifacts).reused for run in "ab"] == [False, False]
+    assert "trained the same, but cannot be used: missing no answer" in caplog.text

@@ -1,6 +1,6 @@
 """Looks for an earlier TrainJob that trained the same, before a TrainJob with the option `Reuse` is created.
 
-`look_up` returns the request with its key, under which later TrainJobs find it, and the ref of an earlier one. It reads
+`look_up` returns the request with its key, under which later TrainJobs find it, and an earlier outcome. It reads
 versions and the content of the data, and changes nothing.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,11 +17,11 @@ from urllib.parse import urlsplit
 
 from trainer_core.backends.initializer_sources import get_fetch_variables
 from trainer_core.config import LocalProcessBackendConfig
-from trainer_core.errors import TrainerError
+from trainer_core.errors import JobNotFoundError, TrainerError
 from trainer_core.fetch import schemes
 from trainer_core.fetch.local_files import parse_local_path
 from trainer_core.fetch.settings import FetchSettings
-from trainer_core.jobs import REUSE_LABEL, TrainJob, TrainJobRef
+from trainer_core.jobs import REUSE_LABEL, Outcome, TrainJob
 from trainer_core.lifecycle import adoption, reuse
 from trainer_core.node import s3_client
 from trainer_core.request import TrainJobRequest
@@ -46,8 +45,8 @@ class TrainingKey:
     unknown: tuple[str, ...] = ()
 
 
-def look_up(client: TrainerClient, request: TrainJobRequest) -> tuple[TrainJobRequest, TrainJobRef | None]:
-    """Return the request with its key, and the ref of an earlier TrainJob with the same one; None without any."""
+def look_up(client: TrainerClient, request: TrainJobRequest) -> tuple[TrainJobRequest, Outcome | None]:
+    """Return the request with its key, and the outcome of an earlier TrainJob with the same one; None without any."""
     request = request.model_copy(update={"reuse_key": None})
     if request.reuse is None or request.search is not None:
         return request, None
@@ -77,27 +76,35 @@ def describe_reuse(name: str, finished: datetime | None) -> str:
     return f"reused {name} of {finished:%Y-%m-%d}: it trained the same, so nothing is trained again"
 
 
-def find(client: TrainerClient, key: str, within: float) -> TrainJobRef | None:
-    """Return the newest complete TrainJob with a key that ended in time, and whose artifacts exist."""
+def find(client: TrainerClient, key: str, within: float) -> Outcome | None:
+    """Return the outcome of the newest complete TrainJob with a key that ended in time, and whose artifacts exist."""
     now = datetime.now(timezone.utc)
     for job in client.list_jobs(labels={REUSE_LABEL: key}):
-        ref = _check(client, job) if reuse.is_recent(job, within, now) else None
-        if ref is not None:
+        outcome = _read_outcome(client, job) if reuse.is_recent(job, within, now) else None
+        if outcome is not None:
             _log.warning("%s", describe_reuse(job.name, job.finished))
-            return ref
+            return outcome
     return None
 
 
-def _check(client: TrainerClient, job: TrainJob) -> TrainJobRef | None:
-    """Return the ref of a complete TrainJob whose artifacts exist; None if something is missing."""
-    with suppress(TrainerError, OSError, ValueError):  # It was deleted meanwhile, or its storage does not answer.
+def _read_outcome(client: TrainerClient, job: TrainJob) -> Outcome | None:
+    """Return the outcome of a complete TrainJob; None, with a log line, if an artifact is missing."""
+    try:
         ref = client.get_job_ref(job.name)
-        outcome = client.observe(ref).outcome
-        if outcome is not None and outcome.succeeded and ref.uid == job.uid:
-            is_local = client.backend.name == LocalProcessBackendConfig.backend
-            if all(_exists(uri, is_local) for uri in outcome.artifacts.values()):
-                return replace(ref, reused=True)
-    return None
+        outcome = client.observe(ref).outcome if ref.uid == job.uid else None
+        if outcome is None or not outcome.succeeded:
+            return None
+        is_local = client.backend.name == LocalProcessBackendConfig.backend
+        missing = [uri for uri in outcome.artifacts.values() if not _exists(uri, is_local)]
+    except JobNotFoundError:
+        return None  # It was deleted meanwhile.
+    except (TrainerError, OSError, ValueError) as error:  # Its storage or the backend does not answer.
+        missing = [str(error)]
+    if missing:
+        reason = shorten("; ".join(missing))
+        _log.warning("Reuse: TrainJob %r trained the same, but cannot be used: missing %s", job.name, reason)
+        return None
+    return replace(outcome, ref=replace(ref, reused=True).to_dict())
 
 
 def _exists(uri: str, is_local: bool) -> bool:

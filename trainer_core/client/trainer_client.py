@@ -73,7 +73,7 @@ def backend_for(name: str) -> type[Backend]:
 def _is_reused(ref: TrainJobRef, what: str) -> bool:
     """Return whether a TrainJob belongs to another run, which alone may change it."""
     if ref.reused:
-        _log.info("TrainJob %r is not %s: it belongs to another run, and only its result is reused", ref.name, what)
+        _log.warning("TrainJob %r is not %s: it belongs to another run, and only its result is reused", ref.name, what)
     return ref.reused
 
 
@@ -130,8 +130,9 @@ class TrainerClient:
         # Every backend class is constructed from its own configuration.
         self.backend: Backend = backend_class(backend_config.backend)(backend_config)  # type: ignore[call-arg]
         self.runs = JobRuns(self.backend, tracking, self.get_job_request)
-        #: The TrainJobs that `train` has found by the option Reuse: it returns only their names.
-        self._reused: dict[str, TrainJobRef] = {}
+        #: Outcomes that this client has found by the option Reuse, by name: `train` returns only that, and the TrainJob
+        #: can be deleted before its outcome is asked for.
+        self._reused: dict[str, Outcome] = {}
 
     def list_runtimes(self) -> list[Runtime]:
         """Return the runtimes that a TrainJob can refer to."""
@@ -313,9 +314,18 @@ class TrainerClient:
 
             request, earlier = reuse.look_up(self, request)
             if earlier is not None:
-                self._reused[earlier.name] = earlier
-                return earlier
-        return self.runs.submit(request, before_create)
+                self._reused[earlier.job.name] = earlier
+                return earlier.job
+        ref = self.runs.submit(request, before_create)
+        self._reused.pop(ref.name, None)
+        return ref
+
+    def _get_reused(self, job: str | TrainJobRef) -> Outcome | None:
+        """Return the outcome that this client has found for a name, or for the ref that it has returned with it."""
+        if isinstance(job, str):
+            return self._reused.get(job)
+        found = self._reused.get(job.name) if job.reused else None
+        return found if found is not None and found.job == job else None
 
     def repeat_while_unavailable(self, what: str, send: Callable[[], _T]) -> _T:
         """Return what a call returns that is repeated while a cluster cannot be reached, as long as a submit."""
@@ -821,11 +831,16 @@ class TrainerClient:
             WaitTimeoutError: The TrainJob has not ended within the timeout. It is not stopped.
             JobNotFoundError: The TrainJob does not exist.
         """
+        found = self._get_reused(job)
+        if found is not None:
+            if on_observation is not None:
+                on_observation(Observation(found.status, outcome=found))
+            return found
         ref, end = self.get_job_ref(job), None if timeout is None else time.monotonic() + timeout
         while True:
             remaining = None if end is None else max(0.0, end - time.monotonic())
             outcome = waiting.wait_for_outcome(self.backend, self.runs, ref, remaining, on_observation, fail_fast)
-            if ref.reused or self._reused.get(ref.name) == ref:
+            if ref.reused:
                 return mark_reused(outcome)
             remaining = None if end is None else max(0.0, end - time.monotonic())
             following = self.start_again(outcome, remaining) if restarts else None
@@ -1103,6 +1118,9 @@ class TrainerClient:
         self.searches.delete_job(name)
 
     def _find_ref(self, job: str | TrainJobRef) -> TrainJobRef | None:
+        found = self._get_reused(job)
+        if found is not None:
+            return found.job
         try:
             return self.get_job_ref(job)
         except JobNotFoundError:
