@@ -32,10 +32,9 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 EQUIVALENT = ROOT / "tools/mutants_equivalent.txt"
@@ -307,8 +306,6 @@ def _run_tests(run: Callable[[], int], log: Path, limit: float) -> tuple[str, fl
 
 
 def _run_pytest(tests: list[str], timeout: int, plugin: object) -> int:
-    import pytest
-
     return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-o", f"timeout={timeout}", *tests], [plugin]))
 
 
@@ -355,12 +352,14 @@ def _record(tests: list[str], module: str, file: Path) -> int:
 
 
 class _Order:
-    """Runs some tests first."""
+    """Runs some tests first, after `tests/conftest.py` has sorted their files."""
 
     def __init__(self, tests: list[str]) -> None:
         self.ranks = {test: rank for rank, test in enumerate(tests)}
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Iterator[None]:
+        yield
         items.sort(key=lambda item: self.ranks.get(item.nodeid, len(self.ranks)))
 
 
