@@ -16,18 +16,18 @@ def write(trainjob, name, packages="[]"):
     (trainjob.folder / "job.yaml").write_text(JOB.format(name=name, packages=packages))
 
 
-def test_submit_takes_the_result_of_an_earlier_job_and_prints_which(trainjob):
+def test_submit_takes_the_result_of_an_earlier_job_and_prints_which(trainjob, caplog):
     write(trainjob, "monday")
     first = trainjob("submit", "--file", "job.yaml", "--wait")
     write(trainjob, "tuesday")
     second = trainjob("submit", "--file", "job.yaml", "--wait")
     data = json.loads(trainjob("submit", "--file", "job.yaml", "--wait", "-o", "json").stdout)
 
-    assert [done.code for done in (first, second)] == [0, 0]
+    assert [done.returncode for done in (first, second)] == [0, 0]
     assert second.stdout == first.stdout
-    assert "reused monday of 20" in second.stderr
+    assert "reused monday of 20" in caplog.text
     assert (data["ref"]["name"], data["ref"]["reused"]) == ("monday", True)
-    assert trainjob("get", "tuesday").code != 0
+    assert trainjob("get", "tuesday").returncode != 0
 
 
 def test_render_prints_the_key_or_what_is_unknown(trainjob):

@@ -96,8 +96,8 @@ class BaseKubernetesBackend(Backend):
         return manifests
 
     @abstractmethod
-    def _read_runtime(self, request: TrainJobRequest) -> Any:
-        """Return the content of the runtime of a request as plain data."""
+    def _read_runtime(self, request: TrainJobRequest) -> tuple[Any, str | None]:
+        """Return the content of the runtime of a request as plain data, and the image of its nodes."""
 
     def _build_secret(self, request: TrainJobRequest, ref: TrainJobRef) -> RawObject | None:
         """Build the Secret that is created after the job and owned by it; None if the request has no literal secret."""
@@ -115,9 +115,8 @@ class BaseKubernetesBackend(Backend):
         return manifests[0] if len(manifests) == 1 else {"apiVersion": "v1", "kind": "List", "items": manifests}
 
     def read_versions(self, request: TrainJobRequest) -> Versions:
-        content = self._read_runtime(request)
-        name = request.runtime.name if request.runtime else self.default_runtime
-        image = (request.trainer.image if request.trainer else None) or self.get_runtime(name).trainer.image
+        content, image = self._read_runtime(request)
+        image = (request.trainer.image if request.trainer else None) or image
         images = (image, *list_further_images({"spec": content}))
         unknown = (*reuse.check_images(request, *images), *reuse.check_runtime(content))
         return Versions({"image": image, "runtime": content}, unknown)

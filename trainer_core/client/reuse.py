@@ -96,6 +96,7 @@ def _read_outcome(client: TrainerClient, job: TrainJob) -> Outcome | None:
             return None
         is_local = client.backend.name == LocalProcessBackendConfig.backend
         missing = [uri for uri in outcome.artifacts.values() if not _exists(uri, is_local)]
+        found = replace(outcome, ref=replace(ref, reused=True).to_dict())
     except JobNotFoundError:
         return None  # It was deleted meanwhile.
     except (TrainerError, OSError, ValueError) as error:  # Its storage or the backend does not answer.
@@ -104,7 +105,7 @@ def _read_outcome(client: TrainerClient, job: TrainJob) -> Outcome | None:
         reason = shorten("; ".join(missing))
         _log.warning("Reuse: TrainJob %r trained the same, but cannot be used: missing %s", job.name, reason)
         return None
-    return replace(outcome, ref=replace(ref, reused=True).to_dict())
+    return found
 
 
 def _exists(uri: str, is_local: bool) -> bool:

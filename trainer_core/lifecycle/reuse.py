@@ -22,7 +22,7 @@ from trainer_core.request import TrainJobRequest
 #: Fields of a request that do not change what is trained. Every other one is part of the key.
 ORGANIZING_FIELDS = frozenset(
     {
-        *("name", "owner", "metadata", "tracking", "search", "traceparent", "reuse", "reuse_key"),
+        *("name", "owner", "metadata", "tracking", "search", "traceparent", "reuse", "reuse_key", "defaults"),
         *("active_deadline_seconds", "start_within", "suspend", "managed_by", "delete_after_seconds"),
         *("more_memory", "attempt_memory", "restart_policy", "attempt_restarts", "retry_of", "stalled", "checkpoints"),
     }

@@ -96,9 +96,9 @@ class RunaiBackend(BaseKubernetesBackend):
         runtime = request.runtime
         return self._find_template(runtime.name if runtime else self.default_runtime, runtime.kind if runtime else None)
 
-    def _read_runtime(self, request: TrainJobRequest) -> Any:
-        spec = self._get_template(request).spec
-        return spec.to_dict() if spec else {}
+    def _read_runtime(self, request: TrainJobRequest) -> tuple[Any, str | None]:
+        template = self._get_template(request)
+        return template.spec.to_dict() if template.spec else {}, template.image
 
     def _find_template(self, name: str, kind: str | None) -> RuntimeTemplate:
         """Find a runtime: in the project, then in all projects, then among the built-in ones."""

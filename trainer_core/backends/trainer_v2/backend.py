@@ -127,8 +127,9 @@ class KubernetesBackend(BaseKubernetesBackend):
             runtime.name if runtime else self.default_runtime, runtime.kind if runtime else None
         )
 
-    def _read_runtime(self, request: TrainJobRequest) -> Any:
-        return self._get_raw_runtime(request)["spec"]
+    def _read_runtime(self, request: TrainJobRequest) -> tuple[Any, str | None]:
+        raw = self._get_raw_runtime(request)
+        return raw["spec"], runtimes.parse_runtime(raw).trainer.image
 
     def _find_raw_runtime(self, name: str, kind: str | None) -> RawObject:
         read: dict[tuple[str, str | None], RawObject] = getattr(self._submit, "runtimes", {})

@@ -75,8 +75,9 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
         name, kind = (request.runtime.name, request.runtime.kind) if request.runtime else (self.default_runtime, None)
         return runtime_templates.get_raw_runtime(self._config.runtimes_folder, name, kind)
 
-    def _read_runtime(self, request: TrainJobRequest) -> Any:
-        return self._get_raw_runtime(request)["spec"]
+    def _read_runtime(self, request: TrainJobRequest) -> tuple[Any, str | None]:
+        raw = self._get_raw_runtime(request)
+        return raw["spec"], runtimes.parse_runtime(raw).trainer.image
 
     def _build_secret(self, request: TrainJobRequest, ref: TrainJobRef) -> RawObject | None:
         owner = resources.JOBS if initializer_job.is_initialize_only(request) else resources.PYTORCH_JOBS
