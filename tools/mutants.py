@@ -108,7 +108,7 @@ MODULES = {
     "kfp_components/step/wait.py": "kfp/test_kfp_wait.py kfp/test_kfp_follow.py",
 }
 #: Seconds after which a test hangs. All tests of a mutant hang after three times as long as without a change, or this.
-TEST_TIMEOUT = 30
+TEST_TIMEOUT = 120
 
 _OPERATORS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
