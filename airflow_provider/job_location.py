@@ -17,6 +17,8 @@ from trainer_core.secrets import redact
 
 #: Key of the place in the storage of a task.
 _KEY = "trainjob_place"
+#: Key of a TrainJob's partition in the data of its ref.
+PARTITION_KEY = "partition"
 
 
 def to_template_value(value: Any) -> Any:
@@ -101,9 +103,13 @@ def describe_place(client: TrainerClient) -> dict[str, str]:
     return {"backend": config.backend, "context": context, "namespace": namespace, "server": server}
 
 
-def build_ref_data(client: TrainerClient, ref: TrainJobRef) -> dict[str, Any]:
-    """Return a ref as JSON data with the cluster that it was resolved in, for `check_place` in another process."""
-    return {**describe_place(client), **ref.to_dict()}
+def build_ref_data(client: TrainerClient, ref: TrainJobRef, partition: str | None = None) -> dict[str, Any]:
+    """Return a ref as JSON data with the cluster that it was resolved in, for `check_place` in another process.
+
+    The partition of the TrainJob is for the events of a sensor, and for the TrainJobs page.
+    """
+    named = {} if partition is None else {PARTITION_KEY: partition}
+    return {**describe_place(client), **ref.to_dict(), **named}
 
 
 def check_place(saved: Mapping[str, Any], client: TrainerClient, *, submits: bool = False) -> None:

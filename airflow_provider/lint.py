@@ -32,6 +32,7 @@ def find_jobs(path: str, connections: Sequence[str] = ()) -> Iterator[Definition
     with redirect_stdout(sys.stderr), _override_airflow_settings():
         dags, errors, refused = _parse_dags(Path(path).absolute())
         jobs = [job for dag in dags for job in _find_dag_jobs(dag, connections)]
+        jobs += _find_lost_events(dags)
     for file, trace in sorted(errors.items()):
         # After a refused task, an error of its file usually only follows from it.
         if not any(each.file == file for each in refused):
@@ -88,6 +89,23 @@ def _find_dag_jobs(dag: DAG, connections: Sequence[str]) -> Iterator[Definition]
 
     for task in dag.tasks:
         yield from find_task_jobs(_to_relative_path(dag.fileloc), dag, task, connections)
+
+
+def _find_lost_events(dags: Sequence[DAG]) -> Iterator[Definition]:
+    """Yield the DAGs with an ordinary schedule on Assets whose events have a partition key: they start no run of it."""
+    from airflow_provider.lint_tasks import is_partitioned, list_assets, list_partitioned_assets
+
+    producers = {asset: dag.dag_id for dag in dags for asset in list_partitioned_assets(dag)}
+    for dag in dags:
+        assets = [] if is_partitioned(dag) else list_assets(getattr(dag.timetable, "asset_condition", None))
+        lost = {name: producers[name] for name in assets if name in producers}
+        if lost:
+            warnings = [
+                f"schedule: the events of Asset {name} from DAG {producer} have a partition key, so they do not start "
+                "this DAG; use PartitionedAssetTimetable"
+                for name, producer in lost.items()
+            ]
+            yield Definition(_to_relative_path(dag.fileloc), {"dag": dag.dag_id}, warnings=tuple(warnings))
 
 
 def _format_location(file: str, trace: str) -> str:

@@ -13,10 +13,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import airflow.sdk
 import jinja2
 import jinja2.meta
-from airflow.sdk import BaseOperator
+from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
+from airflow.sdk.definitions.asset import AssetBooleanCondition, AssetNameRef
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 from airflow.sdk.execution_time.context import MacrosAccessor
 
@@ -46,6 +48,9 @@ _NEED_LOGICAL_DATE = frozenset(
         "ts_nodash_with_tz",
     ]
 )
+#: Timetables whose runs have a partition key, and the one whose tasks give keys to their events; by version of Airflow.
+_KEYED_RUNS = ("CronPartitionTimetable", "PartitionedAssetTimetable")
+_KEYED_EVENTS = (*_KEYED_RUNS, "PartitionedAtRuntime")
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,38 @@ def find_task_jobs(file: str, dag: Any, task: Any, connections: Sequence[str] = 
         for index, arguments in enumerate(_list_mapped_arguments(task)):
             entry = {**location, "entry": str(index)}
             yield from _build_mapped_jobs(file, entry, dag, task, arguments, connections)
+
+
+def is_partitioned(dag: Any) -> bool:
+    """Return whether the runs of a DAG have a partition key, and so no logical date."""
+    return _has_timetable(dag, _KEYED_RUNS)
+
+
+def list_partitioned_assets(dag: Any) -> list[str]:
+    """Return the names of the Assets whose events from this DAG have a partition key."""
+    every = _has_timetable(dag, _KEYED_EVENTS)
+    outlets = (outlet for task in dag.tasks if every or _has_partition(task) for outlet in task.outlets)
+    return [name for outlet in outlets for name in list_assets(outlet)]
+
+
+def list_assets(condition: Any) -> list[str]:
+    """Return the names of the Assets in a schedule; Airflow has one active Asset of a name."""
+    if isinstance(condition, AssetBooleanCondition):
+        return [name for each in condition.objects for name in list_assets(each)]
+    return [condition.name] if isinstance(condition, (Asset, AssetNameRef)) else []
+
+
+def _has_timetable(dag: Any, names: Sequence[str]) -> bool:
+    return isinstance(dag.timetable, tuple(getattr(airflow.sdk, name) for name in names if hasattr(airflow.sdk, name)))
+
+
+def _has_partition(task: Any) -> bool:
+    """Return whether the task of a TrainJob names a partition, alone or mapped."""
+    if isinstance(task, TrainJobOperator):
+        return "partition" in getattr(task, "spec", ())  # A refused task has none.
+    if not issubclass(getattr(task, "operator_class", object), TrainJobOperator):
+        return False
+    return "partition" in task.partial_kwargs or any("partition" in each for each in _list_mapped_arguments(task))
 
 
 def _build_mapped_jobs(
@@ -213,6 +250,7 @@ class _Renderer:
         # Overrides the DAG's setting: a name that is undefined before the run must raise an exception.
         self._jinja.undefined = jinja2.StrictUndefined
         self._context = _build_context(dag, task)
+        self._is_partitioned = is_partitioned(dag)
         self.unknown: list[_Path] = []
         self.errors: list[str] = []
         self.warnings: list[str] = []
@@ -280,10 +318,13 @@ class _Renderer:
             except jinja2.UndefinedError as error:
                 missing = next((name for name in sorted(names & _NEED_LOGICAL_DATE) if f"'{name}'" in str(error)), None)
                 if missing is not None:
-                    self.warnings.append(
-                        f"{'.'.join(path)}: {missing} is undefined in a run without a logical date, such as one that "
-                        "an Asset or a person starts; dag_run.run_after is the date of every run"
+                    runs = (
+                        "a run with a partition key, as all of this DAG have; use partition_key"
+                        if self._is_partitioned
+                        else "a run without a logical date, such as one that an Asset or a person starts; "
+                        "dag_run.run_after is the date of every run"
                     )
+                    self.warnings.append(f"{'.'.join(path)}: {missing} is undefined in {runs}")
             except Exception:  # noqa: BLE001, S110 -- another value is missing
                 pass
 

@@ -25,6 +25,7 @@ def promote(
     mode: Optional[str] = None,
     metric_name: Optional[str] = None,
     replace_metric: bool = False,
+    partition: Optional[str] = None,
 ) -> dsl.ContainerSpec:
     """Register a model in a folder or an MLflow server, and move the alias to it if it is better than the champion.
 
@@ -46,6 +47,8 @@ def promote(
         metric_name: Name of the metric. A model is not compared with a champion of another metric. By default any.
         replace_metric: Whether to promote the model although the alias compares another metric or mode, and to compare
             this one from now on.
+        partition: Key of a partition, such as a region or a day. Each partition has a separate alias, such as
+            champion-emea, and its models are compared with that alias only. By default none.
 
     Returns:
         promoted: Whether the alias was moved to it.

@@ -28,13 +28,13 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True)
 class Definition:
-    """A TrainJob that a file defines, or the error that prevented reading it."""
+    """A TrainJob that a file defines, the error that prevented reading it, or warnings about what contains it."""
 
     #: The file, with the line number if it is known.
     file: str
     #: Location in the file, such as ``{"dag": "nightly", "task": "train"}``.
     location: Mapping[str, str] = field(default_factory=dict)
-    #: Why it could not be read. None if there is a request.
+    #: Why it could not be read. None if there is a request or a warning.
     error: str | None = None
     request: Mapping[str, Any] | None = None
     #: Paths of the values in it that are known only at run time.
@@ -72,6 +72,8 @@ def find_definitions(path: str, connections: Sequence[str] = ()) -> Iterator[Def
 def find_problems(definitions: Iterable[Definition], *, server: bool = False) -> Iterator[Problem]:
     """Yield the problems of definitions."""
     for definition in definitions:
+        if definition.error is None and definition.request is None:
+            continue  # It only has warnings.
         messages = [definition.error] if definition.error else list(_validate(definition))
         if server and not messages and not definition.unknown:
             messages = list(_dry_run(definition))

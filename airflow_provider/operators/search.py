@@ -136,10 +136,10 @@ class SearchOperator(TrainJobOperator):
             raise JobNotFoundError(f"search {self._driver.name!r}: its TrainJobs were deleted while it began")
         return ref
 
-    def _describe_ref(self, ref: TrainJobRef) -> dict[str, Any]:
+    def _describe_ref(self, ref: TrainJobRef, request: TrainJobRequest) -> dict[str, Any]:
         """Return the ref of the search's first TrainJob, with what finds the search."""
         assert self._driver is not None  # noqa: S101 -- _submit_request has set it
-        return {**super()._describe_ref(ref), "search": self._driver.owner.model_dump()}
+        return {**super()._describe_ref(ref, request), "search": self._driver.owner.model_dump()}
 
     def _still_runs_unchanged(self, request: TrainJobRequest) -> bool:
         return False  # Clearing a task always starts another search.

@@ -349,7 +349,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             cancellation.cancel_pending(self.hook.client, self.log)
             request = self._build_request(ti, is_tracked)
             ref = self._submit_request(request)
-            self._ref_data = self._describe_ref(ref)
+            self._ref_data = self._describe_ref(ref, request)
             self._ref = ref  # From now on, `on_kill` cancels the job.
         except JobElsewhereError as error:
             raise self._build_elsewhere_error(error) from error
@@ -388,8 +388,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
                 self._saved_place.withdraw()
             raise
 
-    def _describe_ref(self, ref: TrainJobRef) -> dict[str, Any]:
-        return job_location.build_ref_data(self.hook.client, ref)
+    def _describe_ref(self, ref: TrainJobRef, request: TrainJobRequest) -> dict[str, Any]:
+        return job_location.build_ref_data(self.hook.client, ref, request.partition)
 
     @property
     def _has_tracking_option(self) -> bool:

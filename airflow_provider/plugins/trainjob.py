@@ -26,6 +26,13 @@ class TrainJobPlugin(AirflowPlugin):
     name = "trainjob"
 
     @cached_property
+    def deadline_references(self) -> list[Any]:  # type: ignore[override]
+        """Reference of `airflow_provider.deadlines.slower_than_usual`."""
+        from airflow_provider.deadlines import MultipleOfAverageRuntime
+
+        return [MultipleOfAverageRuntime]
+
+    @cached_property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """Application that serves the page."""
         from airflow_provider.ui.app import create_app

@@ -41,7 +41,8 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
 
     The sensor does not own the job: unless `on_kill` is ``cancel``, a timeout of the sensor leaves the job running. A
     failed job fails the sensor without retries, because a retry would read the same status; clear the task that
-    submitted the job instead.
+    submitted the job instead. The asset events of the `outlets` have the partition of the job, if a task of the
+    provider submitted it.
 
     XComs: ``return_value`` (the result of the training function), ``ref``, ``status``, ``metrics``, ``artifacts``, and
     ``diagnosis`` if the job failed.
@@ -283,7 +284,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         self.run_url = tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, False, self.log)
         xcom.report_outcome(ti, self.log, outcome, log_is_written)
         if outcome.succeeded:
-            assets.update_asset_events(self.outlets, outcome)
+            assets.update_asset_events(self.outlets, outcome, self._ref_data.get(job_location.PARTITION_KEY))
             return outcome.result
         raise build_failure(outcome, retry_can_help=False)
 

@@ -167,6 +167,7 @@ class _ListView(BaseModel):
         dag: Id of the DAG of the jobs. Default: any.
         status: Status of the jobs. Default: any.
         text: Part of the name of the job, DAG, run or task. Default: any.
+        partition: Key of the partition of the jobs. Default: any, and none.
         since: Jobs that were submitted at this time or later. Default: at any time.
         before: Jobs that were submitted before this time. Default: at any time.
         older_than: Beginning of a further page: jobs that were submitted before this time. Default: the first page.
@@ -178,6 +179,7 @@ class _ListView(BaseModel):
     dag: Annotated[str | None, Field(max_length=250)] = None
     status: Annotated[str | None, Field(max_length=20)] = None
     text: Annotated[str, Field(max_length=250)] = ""
+    partition: Annotated[str, Field(max_length=250)] = ""
     since: AwareDatetime | None = None
     before: AwareDatetime | None = None
     older_than: AwareDatetime | None = None
@@ -229,10 +231,10 @@ def list_jobs(
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
     status = FAILED if shown.status == serializers.CANCELLED else shown.status
     dags = readable & {shown.dag} if shown.dag else readable
-    wanted = JobFilter(dags, shown.text, status, shown.since, shown.before)
+    wanted = JobFilter(dags, shown.text, status, shown.partition, shown.since, shown.before)
     page = replace(wanted, before=shown.older_than) if shown.older_than else wanted
     found = xcom_queries.list_submitted_jobs(session, page, _MAX_ROWS)
-    matching = [job for job in found if serializers.matches_text(job, shown.text)]
+    matching = [job for job in found if serializers.matches(job, shown.text, shown.partition)]
     read: list[SubmittedJob] = []
     lives: dict[TaskKey, tuple[SubmittedJob, TrainJob | SearchSnapshot | None]] = {}
     rows: list[dict[str, Any]] = []
@@ -250,7 +252,7 @@ def list_jobs(
     labels = serializers.label_tasks(shown_jobs, rows)
     # There can be older jobs if not all were read, or if the limit of jobs to read was reached.
     last = read[-1] if len(read) < len(matching) else found[-1] if len(found) == _MAX_ROWS else None
-    is_exact = not shown.text and not shown.status
+    is_exact = not (shown.text or shown.status or shown.partition)
     return _mask_data(
         {
             "dags": xcom_queries.list_dag_ids(session, readable),

@@ -26,6 +26,7 @@ def build_columns(job: SubmittedJob, search: SearchSnapshot) -> dict[str, Any]:
         "name": job.ref.name,
         "status": _get_status(search),
         "created": job.at,
+        **({"partition": job.partition} if job.partition else {}),
         **job_table.name_values(job_table.PARAM, parameters),
         **({f"{job_table.METRIC}{metric}": best.value} if best and _is_number(best.value) else {}),
     }

@@ -55,6 +55,7 @@ def build_columns(
         "created": job.at,
         "duration": timedelta(seconds=duration) if isinstance(duration, int) else None,
         "reason": diagnosis.get("reason"),
+        "partition": job.partition,
     }
     named = {
         **job_table.name_values(job_table.PARAM, params),
@@ -123,8 +124,10 @@ def _mask_argument(column: str, value: Any, mask: Callable[[str, str | None], st
 
 def list_column_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the columns that the list can have in addition to those that it always has."""
-    named = {column for row in rows for column in row if column.startswith((job_table.PARAM, job_table.METRIC))}
-    return ["duration", "reason", *sorted(named, key=lambda column: (not column.startswith(job_table.PARAM), column))]
+    present = {column for row in rows for column in row}
+    named = {column for column in present if column.startswith((job_table.PARAM, job_table.METRIC))}
+    fixed = ["duration", "reason", *(["partition"] if "partition" in present else [])]
+    return [*fixed, *sorted(named, key=lambda column: (not column.startswith(job_table.PARAM), column))]
 
 
 def serialize_row(
@@ -152,8 +155,10 @@ def serialize_row(
     )
 
 
-def matches_text(job: SubmittedJob, text: str) -> bool:
-    """Return whether the text is part of the name of the job, DAG, run or task."""
+def matches(job: SubmittedJob, text: str, partition: str) -> bool:
+    """Return whether the text is part of the name of the job, DAG, run or task, and the job is of the partition."""
+    if partition and job.partition != partition:
+        return False
     names = (job.ref.name, job.task.dag_id, job.task.run_id, job.task.task_id)
     return any(text.casefold() in name.casefold() for name in names)
 
@@ -186,6 +191,7 @@ def serialize_job(job: SubmittedJob, details: JobDetails | None, unreachable: st
             "label": get_task_name(job),
             "is_search": job.search is not None or None,
             "parameters": _get_dict(job, PARAMETERS_KEY),
+            "partition": job.partition,
             "backend": job.ref.backend,
             "namespace": job.ref.namespace,
             "status": _get_status(details.job, details.observation.outcome) if details else get_last_status(job),

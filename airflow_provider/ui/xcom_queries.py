@@ -6,6 +6,7 @@ Airflow's tables are not a public interface, so all queries are in this module.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -18,6 +19,7 @@ from sqlalchemy import String, and_, cast, func, or_, select
 from sqlalchemy.orm import aliased
 
 from airflow_provider import task_owner
+from airflow_provider.job_location import PARTITION_KEY
 from airflow_provider.links import CONN_ID_KEY, DashboardLink, LogsLink, MlflowLink
 from airflow_provider.person_actions import ACTION_KEY
 from airflow_provider.xcom import DURATION_KEY, PARAMETERS_KEY, SUMMARY_KEY, TRIALS_KEY
@@ -67,6 +69,7 @@ class SubmittedJob:
         task_state: Current state of the task; None if it has none.
         xcoms: The existing XComs of `_KEYS`.
         search: Of a search, key, slug and generation; `ref` is then that of its first trial. None for a job.
+        partition: Key of the partition that it trains for. None without one.
     """
 
     task: TaskKey
@@ -75,6 +78,7 @@ class SubmittedJob:
     task_state: str | None
     xcoms: dict[str, Any]
     search: Mapping[str, Any] | None = None
+    partition: str | None = None
 
     @property
     def conn_id(self) -> str | None:
@@ -92,12 +96,13 @@ class SubmittedJob:
 class JobFilter:
     """Which jobs to list.
 
-    The database compares text and status approximately, so a job that it returns may not match.
+    The database compares text, status and partition approximately, so a job that it returns may not match.
 
     Attributes:
         dags: Ids of the DAGs.
         text: Part of the name of the job, DAG, run or task. Default: any.
         status: Status of the job. Default: any.
+        partition: Key of its partition. Default: any, and none.
         since: The task submitted the job at this time or later. Default: at any time.
         before: The task submitted the job before this time. Default: at any time.
     """
@@ -105,6 +110,7 @@ class JobFilter:
     dags: Collection[str]
     text: str = ""
     status: str | None = None
+    partition: str = ""
     since: datetime | None = None
     before: datetime | None = None
 
@@ -208,6 +214,10 @@ def _build_conditions(marker: Any, wanted: JobFilter) -> list[ColumnElement[bool
     if wanted.status is not None:
         # The backend knows the status of the others.
         conditions.append(~_has_xcom(marker, "status", *({*_ENDED} - {wanted.status})))
+    # Of the partition, a part that no database escapes in the JSON of the ref.
+    parts = re.findall(r"[A-Za-z0-9 ._:/-]+", wanted.partition)
+    if parts:
+        conditions.append(_has_xcom(marker, "ref", max(parts, key=len)))
     if wanted.text and wanted.text.isascii():  # SQLite compares other letters with case
         text = wanted.text.lower()
         ids = (marker.dag_id, marker.run_id, marker.task_id)
@@ -284,7 +294,9 @@ def _parse_rows(keys: Sequence[str], rows: Iterable[Any]) -> Iterator[SubmittedJ
             continue  # An XCom with the key "ref" of an unrelated task.
         xcoms = {key: value for key, value in zip(keys, others, strict=True) if value is not None}
         search = ref.get("search") if isinstance(ref.get("search"), Mapping) else None
-        yield SubmittedJob(TaskKey(dag_id, run_id, task_id, map_index), job, at, state and str(state), xcoms, search)
+        partition = str(ref[PARTITION_KEY]) if ref.get(PARTITION_KEY) else None
+        task = TaskKey(dag_id, run_id, task_id, map_index)
+        yield SubmittedJob(task, job, at, state and str(state), xcoms, search, partition)
 
 
 def _parse_value(value: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import cast
 
 from kfp_components.step.executor_input import Artifact, Task
 from trainer_core.errors import InvalidRequestError
-from trainer_core.tracking.model_registry import Candidate, FolderRegistry, Mode
+from trainer_core.tracking.model_registry import Candidate, FolderRegistry, Mode, build_partition_alias
 from trainer_core.tracking.registries import open_registry
 
 
@@ -24,9 +24,11 @@ def promote(
     mode: str | None = None,
     metric_name: str | None = None,
     replace_metric: bool = False,
+    partition: str | None = None,
 ) -> None:
     """Promote a model; the component's docstring describes the inputs."""
     target = open_registry(registry)
+    moved = build_partition_alias(alias, partition)
     if model_name is None and not isinstance(target, FolderRegistry):
         raise InvalidRequestError(f"model_name is missing: the registry at {registry} has many models; name this one")
     source, recorded = model.require_path(), str(model.metadata.get("uri") or "")
@@ -61,11 +63,11 @@ def promote(
             model=model_name or "",
             mode=cast("Mode", mode or ("max" if higher_is_better else "min")),
             min_delta=min_delta,
-            alias=alias,
+            alias=moved,
             replace_metric=replace_metric,
         )
     task.write("promoted", promotion.promoted)
     task.write("uri", promotion.uri)
     task.write("version", promotion.version)
-    verdict = "promoted" if promotion.promoted else f"not promoted, for the {alias} has {promotion.before}"
+    verdict = "promoted" if promotion.promoted else f"not promoted, for the {moved} has {promotion.before}"
     print(f"model {promotion.version} with {metric} is {verdict}: {promotion.uri}", flush=True)

@@ -11,7 +11,6 @@ import pytest
 from airflow_fakes import wait_for_file
 from browser import run_browser
 from mlflow_double import serve_mlflow
-from routed_pages import RoutedPages
 
 from trainer_core import CustomTrainer
 
@@ -87,6 +86,8 @@ def run_dag(run_trainjob_dag):
 
 @pytest.fixture(scope="module")
 def routed_pages():
+    from routed_pages import RoutedPages  # Airflow 3.1 warns when its API server is imported; see pytest_configure.
+
     with run_browser() as browser:
         yield RoutedPages(browser)
 

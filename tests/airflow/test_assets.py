@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from airflow.sdk import DAG, Asset, task
 from airflow_fakes import double
+from standalone import needs_trigger_on_kill
 
 from airflow_provider.assets import ModelAsset
-from airflow_provider.deadlines import late_run, log_late_run
+from airflow_provider.deadlines import late_run, log_late_run, slower_than_usual
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from trainer_core import CustomTrainer
@@ -175,6 +176,46 @@ def test_a_deadline_is_serialized_with_the_dag(run_trainjob_dag):
     assert "airflow_provider.deadlines.log_late_run" in known
     assert str(6 * 3600) in known
     assert run_trainjob_dag(dag).state == "success"
+
+
+@pytest.fixture
+def evaluated_deadline(run_trainjob_dag):
+    """Return when a run would be late that starts now, by the scheduler's copy of the DAG, and the usual duration."""
+    from airflow.models.dagrun import DagRun
+    from airflow.serialization.serialized_objects import BaseSerialization
+    from airflow.utils.session import create_session
+
+    def evaluate(dag_id, alert, durations):
+        with a_dag(dag_id, deadline=alert) as dag:
+            task(lambda: 1, task_id="look")()
+        runs = [run_trainjob_dag(dag).dag_run.run_id for _ in durations]
+        with create_session() as session:
+            found = session.query(DagRun).filter(DagRun.run_id.in_(runs), DagRun.dag_id == dag_id)
+            for run, duration in zip(found, durations, strict=True):
+                run.end_date = run.start_date + timedelta(seconds=duration)
+            session.flush()
+            copy = BaseSerialization.deserialize(BaseSerialization.serialize(alert))
+            late = copy.reference.evaluate_with(session=session, interval=copy.interval, dag_id=dag_id)
+            return late and (late - datetime.now(timezone.utc)).total_seconds()
+
+    return evaluate
+
+
+@needs_trigger_on_kill  # Added to Airflow with the same release.
+def test_a_run_is_late_after_a_multiple_of_the_average_duration(evaluated_deadline):
+    left = evaluated_deadline("usual", slower_than_usual(factor=2), [1000, 2000, 3000])
+    assert left == pytest.approx(4000, abs=60)
+
+
+@needs_trigger_on_kill
+def test_no_run_is_late_before_there_are_enough_runs(evaluated_deadline):
+    assert evaluated_deadline("first_runs", slower_than_usual(factor=2, min_runs=3), [1000, 2000]) is None
+
+
+@pytest.mark.parametrize("arguments", [{"factor": 1}, {"factor": float("nan")}, {"min_runs": 0}, {"min_runs": 11}])
+def test_a_deadline_that_says_nothing_is_refused(arguments):
+    with pytest.raises(ValueError, match=next(iter(arguments))):
+        slower_than_usual(**arguments)
 
 
 def test_the_late_run_is_named_in_the_triggerer_log():

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 
+import airflow.sdk
 import pytest
 from fake_cluster import Cluster
 
@@ -223,6 +224,43 @@ def test_a_name_that_some_runs_do_not_have_is_a_warning(lint, monkeypatch, templ
     assert all(
         f"trainer.code.args.day: {name} is undefined in a run without a logical date" in each for each in warnings
     )
+
+
+PARTITIONED = """
+from airflow.sdk import Asset, CronPartitionTimetable, PartitionedAssetTimetable, PartitionedAtRuntime
+
+DAY, REGION, PLAIN = Asset("day"), Asset("region"), Asset("plain")
+START = datetime(2024, 1, 1, tzinfo=timezone.utc)
+with DAG("daily", schedule=CronPartitionTimetable("0 1 * * *", timezone="UTC"), start_date=START):
+    TrainJobOperator(task_id="fit", trainer=CustomTrainer(train, {"lr": 1, "day": "{{ ds }}"}), outlets=[DAY])
+with DAG("regions", schedule=PLAIN, start_date=START):
+    each = TrainJobOperator.partial(task_id="fit", trainer=CustomTrainer(train, {"lr": 1}), outlets=[REGION])
+    each.expand(partition=["emea"])
+with DAG("unkeyed", schedule=None, start_date=START):
+    TrainJobOperator(task_id="fit", trainer=CustomTrainer(train, {"lr": 1}), outlets=[PLAIN])
+with DAG("ordinary", schedule=(REGION & PLAIN) | DAY, start_date=START):
+    pass
+with DAG("keyed", schedule=PartitionedAssetTimetable(assets=DAY & REGION), start_date=START):
+    pass
+"""
+
+
+@pytest.mark.skipif(not hasattr(airflow.sdk, "PartitionedAtRuntime"), reason="Airflow before 3.3 has fewer timetables")
+def test_what_a_partitioned_dag_never_has_and_never_starts_is_a_warning(lint, monkeypatch, tmp_path):
+    errors = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", errors)
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "regions.py").write_text(HEAD.rpartition("with DAG")[0] + PARTITIONED)
+    assert lint("upstream()") == (0, [])
+    ds, *schedules = [line.partition("py: ")[2] for line in errors.getvalue().splitlines() if "warning" in line]
+    assert ds == (
+        "dag daily, task fit: trainer.code.args.day: ds is undefined in a run with a partition key, as all of this DAG "
+        "have; use partition_key"
+    )
+    assert sorted(each.partition(" have a partition key")[0] for each in schedules) == [
+        "dag ordinary: schedule: the events of Asset day from DAG daily",
+        "dag ordinary: schedule: the events of Asset region from DAG regions",
+    ]
 
 
 def test_packages_without_an_exact_version_are_a_warning(lint, monkeypatch):

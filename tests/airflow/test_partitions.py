@@ -12,6 +12,7 @@ from airflow.sdk import DAG, get_current_context, task
 from airflow_provider.assets import ModelAsset
 from airflow_provider.operators.promote import PromoteModelOperator
 from airflow_provider.operators.trainjob import TrainJobOperator
+from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.task_owner import build_owner_key
 from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import CustomTrainer
@@ -151,6 +152,17 @@ def test_mapped_tasks_update_the_partition_that_each_names(trainjob_recorder, ru
 
     assert sorted(read_events(model)) == ["apac", "emea"]
     assert sorted(job.request.partition for job in trainjob_recorder.jobs) == ["apac", "emea"]
+
+
+def test_the_events_of_a_sensor_have_the_partition_of_its_job(trainjob_recorder, run_trainjob_dag):
+    trainjob_recorder.script(completes({"r2": 0.5}))
+    model = ModelAsset("waited-regions")
+    with a_dag() as dag:
+        submitted = a_task(partition="emea", wait_for_completion=False)
+        TrainJobSensor(task_id="wait", job=submitted.output, poke_interval=0.02, outlets=[model])
+    run_trainjob_dag(dag)
+
+    assert read_events(model) == ["emea"]
 
 
 def test_a_model_is_compared_with_the_last_event_of_its_partition_behind_many_of_others(run_partition):

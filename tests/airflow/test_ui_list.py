@@ -25,6 +25,7 @@ class Api:
 
     def __init__(self):
         self.asked = []
+        self.columns = ["duration", "reason", "param.lr", "param.note", "metric.loss"]
 
     def __call__(self, query):
         self.asked.append(query)
@@ -33,9 +34,8 @@ class Api:
             {**row, "columns": {name: values[name] for name in query.get("column", []) if name in values}}
             for row, values in zip(ROWS, VALUES, strict=True)
         ]
-        columns = ["duration", "reason", "param.lr", "param.note", "metric.loss"]
         jobs = rows[::-1] if column.startswith("-") else rows
-        return {"dags": [TASK["dag_id"]], "jobs": jobs, "columns": columns, "total": 10_000, "older": None}
+        return {"dags": [TASK["dag_id"]], "jobs": jobs, "columns": self.columns, "total": 10_000, "older": None}
 
 
 @pytest.fixture
@@ -94,6 +94,20 @@ def test_a_time_range_and_a_number_of_rows_are_asked_for_and_survive_a_reload(op
     expect(page.get_by_role("link", name="first")).to_be_visible()
     last = api.asked[-1]
     assert (last["since"], last["count"]) == (["2026-11-01T10:00:00.000Z"], ["20"])
+
+
+def test_a_partition_can_be_filtered_where_a_job_has_one(open_page, api):
+    page = open_page({"api/jobs": api})
+    expect(page.get_by_role("link", name="first")).to_be_visible()
+    expect(page.get_by_role("textbox", name="Partition")).to_be_hidden()
+    api.columns.append("partition")
+    page.reload()
+    page.get_by_role("textbox", name="Partition").fill("emea")
+    expect(page).to_have_url("http://airflow/trainjobs/?partition=emea")
+    page.reload()
+    expect(page.get_by_role("textbox", name="Partition")).to_have_value("emea")
+    expect(page.get_by_role("link", name="first")).to_be_visible()
+    assert api.asked[-1]["partition"] == ["emea"]
 
 
 def test_chosen_jobs_are_compared_by_a_link(open_page, api):

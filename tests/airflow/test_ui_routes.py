@@ -498,6 +498,22 @@ def test_the_list_can_be_filtered(browse, trains):
     assert not shows(before="2020-01-01T00:00:00+00:00")
 
 
+def test_the_list_has_and_filters_partitions(browse, run_dag, gate):
+    gate.touch()
+    keys = ["emea", "emea-2", 'Düsseldorf "Süd"', "东京"]
+    for key in [None, *keys]:
+        run_dag(a_dag("open_partitions", training(gate), wait_for_completion=True, partition=key))
+
+    def list_shown(**filters):
+        answer = browse(VIEWER).get("api/jobs", dag="open_partitions", column="partition", **filters).json()
+        assert "partition" in answer["columns"]
+        return [row.get("columns", {}).get("partition") for row in answer["jobs"]]
+
+    assert list_shown() == [*reversed(keys), None]
+    assert [list_shown(partition=key) for key in keys] == [[key] for key in keys]
+    assert browse(VIEWER).get("api/jobs", dag="open_partitions", partition="mea").json()["jobs"] == []
+
+
 def finished(run_dag, gate, dag_id):
     gate.touch()
     return task_of(run_dag(a_dag(dag_id, training(gate, password="hunter2-of-the-row"), wait_for_completion=True)))

@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 from kfp_driver import component_spec
 
+from trainer_core.tracking.model_registry import FolderRegistry, build_partition_alias
+
 
 @pytest.fixture
 def registry(tmp_path):
@@ -64,6 +66,15 @@ def test_lower_can_be_better(promote):
     promote("first", 0.5, higher_is_better=False)
 
     assert promote("second", 0.4, higher_is_better=False).output("promoted") is True
+
+
+def test_each_partition_has_a_separate_champion(promote, registry):
+    promote("emea", 0.5, partition="emea")
+    others = [promote("north", 0.4, partition="EMEA north"), promote("worse", 0.4, partition="emea")]
+
+    assert [each.output("promoted") for each in others] == [True, False]
+    aliases = {alias for each in FolderRegistry(registry).list_versions("") for alias in each.aliases}
+    assert aliases == {"champion-emea", build_partition_alias("champion", "EMEA north")}
 
 
 def test_a_retry_promotes_the_same_model(promote):

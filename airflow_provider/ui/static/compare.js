@@ -3,7 +3,7 @@ import { $, RequestError, breakable, el, ended, formatColumn, formatValue, repea
 import { Charts, collectMetrics, splitRuns } from "./charts.js";
 import { LogReader } from "./log.js";
 
-const FIXED = { status: "Status", runtime: "Runtime", nodes: "Nodes", dataset: "Dataset", model: "Model", resumed_from: "Resumed from step" };
+const FIXED = { status: "Status", runtime: "Runtime", nodes: "Nodes", dataset: "Dataset", model: "Model", partition: "Partition", resumed_from: "Resumed from step" };
 /** Names of metrics of which the lowest value is the best, or the highest. Of others, no value is marked. */
 const LOWEST = /loss|err|mse|mae|perplexity|ppl|latency|seconds|divergence/i;
 const HIGHEST = /acc|auc|f1|precision|recall|score|r2|bleu|rouge|iou|dice|reward|throughput/i;

@@ -191,6 +191,7 @@ function drawFacts(job) {
     ["Task state", job.task.state],
     ["Backend", job.backend],
     [job.backend === "local" ? "Folder" : "Namespace", job.namespace && breakable(job.namespace)],
+    ["Partition", job.partition && breakable(job.partition)],
     ["Runtime", job.runtime],
     ["Nodes", job.num_nodes && number(job.num_nodes)],
     ["Created", moment(job.created, `${span(since(job.created))} ago`)],

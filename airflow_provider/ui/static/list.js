@@ -4,7 +4,7 @@ import { $, RequestError, age, airflowLink, breakable, el, ended, formatColumn, 
 const form = $("#filters");
 const fields = form.elements;
 /** Names of the filters that `Clear filters` resets. */
-const FILTERS = ["text", "dag", "status", "last", "since", "before"];
+const FILTERS = ["text", "dag", "status", "last", "partition", "since", "before"];
 /** Value of `last` with which the fields From and To are shown. */
 const BETWEEN = "between";
 /** Columns that are always shown and can be sorted. */
@@ -31,7 +31,7 @@ function readAddress() {
   const address = new URLSearchParams(location.search);
   for (const column of address.getAll("column")) { known.add(column); chosen.add(column); }
   drawColumns();
-  for (const name of ["text", "status", "count", "last"]) if (address.get(name)) fields[name].value = address.get(name);
+  for (const name of ["text", "status", "count", "last", "partition"]) if (address.get(name)) fields[name].value = address.get(name);
   for (const name of ["since", "before"]) if (address.get(name)) fields[name].value = toField(address.get(name));
   if (fields.since.value || fields.before.value) fields.last.value = BETWEEN;
   drawFilters();
@@ -55,7 +55,8 @@ function readForm() {
 /** Show the fields of the chosen time range, and on a narrow screen how many filters are set. */
 function drawFilters() {
   for (const name of ["since", "before"]) fields[name].parentElement.hidden = fields.last.value !== BETWEEN;
-  const count = FILTERS.slice(1, 4).filter((name) => fields[name].value).length;
+  fields.partition.parentElement.hidden = !known.has("partition") && !fields.partition.value;
+  const count = FILTERS.slice(1, 5).filter((name) => fields[name].value).length;
   $("#fold").textContent = count ? `Filters (${count})` : "Filters";
 }
 
@@ -88,6 +89,7 @@ const load = async () => {
   for (const dag of response.dags) addOption(fields.dag, dag);
   for (const column of response.columns ?? []) known.add(column);
   drawColumns();
+  drawFilters();
   const ages = response.jobs.map((job) => rough(since(job.created)));
   show($("#list"), { ...response, ages, asked: [...parameters.keys()], page: before.length, selected: [...selected.keys()] }, drawList);
   drawCount(response);
@@ -120,7 +122,7 @@ function drawList({ jobs, older, asked, page }) {
   ], "TrainJobs", "jobs", { by: fields.sort.value, chosen: [...chosen], set: (sort) => { drawSorts(sort); changed(); } }), turns];
 }
 
-const isText = (column) => column === "reason" || column.startsWith("param.");
+const isText = (column) => ["reason", "partition"].includes(column) || column.startsWith("param.");
 
 function compareBox(job) {
   const key = String(taskQuery(job));

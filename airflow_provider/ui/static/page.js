@@ -197,4 +197,4 @@ export function formatValue(column, value) {
 }
 
 /** Heading of a column: an argument and a metric have the name that the training function uses. */
-export const formatColumn = (column) => ({ duration: "Duration", reason: "Reason" })[column] ?? column.replace(/^(param|metric|artifact)\./, "");
+export const formatColumn = (column) => ({ duration: "Duration", reason: "Reason", partition: "Partition" })[column] ?? column.replace(/^(param|metric|artifact)\./, "");
