@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -41,6 +43,24 @@ HANGS = {
     ),
 }
 
+RANKS = 32
+#: A training with many ranks, each 60 calls deep.
+FORKS = f"""
+def descend(depth):
+    while depth == 60:
+        signal.pause()
+    descend(depth + 1)
+
+for rank in range({RANKS}):
+    if not os.fork():
+        os.environ["RANK"] = str(rank)
+        beats.begin()
+        beats.beat()
+        open(f"{{os.environ['TRAINJOB_BEATS']}}/{{rank}}.ready", "w").close()
+        descend(0)
+os.wait()
+"""
+
 
 class Node:
     """A node whose ranks are this process, on a clock that only `run` moves."""
@@ -67,6 +87,14 @@ class Node:
 @pytest.fixture
 def node(tmp_path):
     return Node(tmp_path)
+
+
+@pytest.fixture
+def ended():
+    """Id of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
 
 
 def test_a_rank_that_is_silent_for_longer_than_the_limit_is_ended(node):
@@ -166,13 +194,47 @@ def test_a_node_whose_ranks_have_returned_and_do_not_exit_is_complete(node):
     assert node.attendant.code == 0
 
 
-def test_a_process_that_has_ended_is_not_judged(node):
+def test_a_node_whose_ranks_hang_after_others_have_returned_is_not_complete(node):
+    """As after torchrun has started a rank again."""
+    node.beat(phase=beats.RETURNED)
+    node.run(5)
+    node.beat(rank=0)
+    assert node.run(AFTER + 10)
+    assert node.attendant.code == 124
+
+
+def test_a_node_that_has_lost_a_rank_is_not_complete(node, ended):
+    node.beat(rank=0, phase=beats.RETURNED)
+    node.beat(rank=1, pid=ended)
+    assert node.run(AFTER + 10)
+    assert node.attendant.code == 124
+
+
+def test_a_node_one_of_whose_ranks_has_returned_and_ended_is_complete(node, ended):
+    node.beat(rank=0, phase=beats.RETURNED)
+    node.beat(rank=1, phase=beats.RETURNED, pid=ended)
+    assert node.run(AFTER + 10)
+    assert node.attendant.code == 0
+
+
+def test_a_process_that_has_ended_is_not_judged(node, ended):
     """torchrun starts another one in its place, or ends the others."""
+    node.beat(pid=ended)
+    assert not node.run(10_000)
+
+
+def test_a_process_whose_parent_has_not_waited_for_it_has_ended(node):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
     node.beat(pid=ended.pid)
     assert not node.run(10_000)
     ended.wait()
+
+
+def test_a_training_that_empties_its_temporary_folder_is_not_ended(node):
+    node.beat()
+    node.run(10)
+    shutil.rmtree(node.folder)
     assert not node.run(10_000)
 
 
@@ -350,6 +412,25 @@ def test_the_stacks_of_a_rank_that_hangs_are_printed_and_the_reason_says_where(h
     assert "after step 7; rank 3 " + where in watch.reason
     assert printed[-1].startswith(f"trainjob: {watch.reason}\n[trainjob:stack] rank 3 ")
     assert '"type":"trainjob.Stalled"' in record.read_text()
+
+
+def test_of_many_ranks_with_deep_stacks_each_is_in_the_log(tmp_path):
+    printed = []
+    settings = {"TRAINJOB_BEATS": str(tmp_path), "TRAINJOB_STALLED": "{}"}
+    command = [sys.executable, "-c", RANK.format(hang=FORKS), str(ROOT)]
+    with subprocess.Popen(command, env={**os.environ, **settings}, start_new_session=True) as process:
+        try:
+            while len(list(tmp_path.glob("*.ready"))) < RANKS:
+                assert process.poll() is None
+                time.sleep(0.05)
+            attendant = Attendant(tmp_path, {"after": 60}, printed.append)
+            attendant.check()
+            attendant.print_stacks()
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    lines = printed[-1].splitlines()[1:]
+    assert len(lines) <= 200
+    assert {int(line.split()[2]) for line in lines if " rank " in line} == set(range(RANKS))
 
 
 def test_a_process_that_a_rank_has_forked_gives_no_sign_of_life(tmp_path):
