@@ -11,6 +11,7 @@ from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
+import psutil
 import pytest
 
 from trainer_core import CustomTrainer, Tracking, TrackingError
@@ -191,6 +192,13 @@ def test_a_refusal_of_the_proxy_names_it_without_its_login(proxy, scheme, monkey
 
     assert f"proxy http://127.0.0.1:{port}" in str(refused.value)
     assert "wr0ng" not in str(refused.value)
+    assert list_connections_to(port) == []
+
+
+def list_connections_to(port):
+    """Return the connections that this process has opened to a port and not closed."""
+    connections = psutil.Process().net_connections("tcp")
+    return [each for each in connections if each.raddr and each.raddr.port == port]
 
 
 @pytest.mark.parametrize("address", ["socks5://ada:s3cr3t@proxy:1080", "http://ada:s3c#r3t@proxy:x", "http://:s3cr3t@"])

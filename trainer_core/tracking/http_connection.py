@@ -12,6 +12,7 @@ import select
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
@@ -154,7 +155,12 @@ class HttpConnection:
             connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
             if proxy is not None:
                 connection.set_tunnel(str(parts.hostname), parts.port or 443, proxy.headers)
-        connection.connect()
+        try:
+            connection.connect()
+        except OSError as error:
+            # Before Python 3.11.4, the answer of a proxy that refuses a tunnel keeps the socket open.
+            traceback.clear_frames(error.__traceback__)
+            raise
         return connection
 
     def _drop_if_closed(self) -> None:
