@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import ast
 import base64
-import io
 import json
 import re
 import shlex
-import tokenize
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -116,10 +115,14 @@ def _list_arguments(data: Any) -> Iterator[list[str]]:
 @cache
 def _read_node_kit(left_out: frozenset[str] = frozenset()) -> dict[str, str]:
     """Return the files that every node needs, without some: text by path."""
+    return {path: text for path, text in _strip_node_kit() if Path(path).name not in {_UNPACKER, *left_out}}
+
+
+@cache
+def _strip_node_kit() -> list[tuple[str, str]]:
     kit = {path: _strip(text) for path, text in serializer.shipped_files().items()}
     # The order by size compresses better than that by name, and files that resemble each other compress best together.
-    ordered = sorted(kit.items(), key=lambda item: ("checkpoint" not in item[0], len(item[1]), item[0]))
-    return {path: text for path, text in ordered if Path(path).name not in {_UNPACKER, *left_out}}
+    return sorted(kit.items(), key=lambda item: ("checkpoint" not in item[0], len(item[1]), item[0]))
 
 
 def _strip(text: str) -> str:
@@ -128,11 +131,11 @@ def _strip(text: str) -> str:
     They are cut out of the text: what Python 3.12 writes from a tree, Python 3.11 cannot read. The numbers of the other
     lines stay the same.
     """
-    lines, tree = text.splitlines(), ast.parse(text)
+    lines, nodes = text.splitlines(), list(ast.walk(ast.parse(text)))
     # From the end, so that the columns of what is before stay the same. The files are ASCII: a column is a byte.
-    for row, first, last in sorted([*_find_comments(text), *_find_types(tree, lines)], reverse=True):
+    for row, first, last in sorted([*_find_comments(nodes, lines), *_find_types(nodes, lines)], reverse=True):
         lines[row] = lines[row][:first].rstrip() + lines[row][last:]
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
             docstring = node.body[0]
             # A body may consist of its docstring alone.
@@ -142,16 +145,28 @@ def _strip(text: str) -> str:
     return _INDENT.sub(lambda match: " " * (len(match[0]) // 4), "\n".join(lines) + "\n")
 
 
-def _find_comments(text: str) -> Iterator[tuple[int, int, int]]:
-    """Yield row, first and last column of the comments."""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0] - 1, token.start[1], token.end[1]
+def _find_comments(nodes: Sequence[ast.AST], lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
+    """Yield row, first and last column of the comments: from a # that is in no string to the end of the line.
+
+    A tokenizer needs twice the time of the parser.
+    """
+    strings = defaultdict(list)
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))):
+            last_row = (node.end_lineno or 0) - 1
+            for row in range(node.lineno - 1, last_row + 1):
+                first = node.col_offset if row == node.lineno - 1 else 0
+                strings[row].append((first, node.end_col_offset or 0 if row == last_row else len(lines[row])))
+    for row, line in enumerate(lines):
+        marks = [mark.start() for mark in re.finditer("#", line)]
+        outside = [mark for mark in marks if not any(first <= mark < last for first, last in strings[row])]
+        if outside:
+            yield row, outside[0], len(line)
 
 
-def _find_types(tree: ast.Module, lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
+def _find_types(nodes: Sequence[ast.AST], lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
     """Yield row, first and last column of the types of arguments and results, each of which is on one line."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.arg) and node.annotation:
             yield node.lineno - 1, node.col_offset + len(node.arg), node.annotation.end_col_offset or 0
         elif isinstance(node, ast.FunctionDef) and node.returns:
