@@ -307,9 +307,12 @@ class RecordingBackend(Backend):
         return Versions()
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
-        key = request.owner.key if request.owner else object()
-        jobs = [_build_existing_job(job) for job in self.recorder.list_present()]
-        return [each for each in jobs if each.name == request.get_attempt_name() or each.owner_key == key]
+        name, owner = request.get_attempt_name(), request.owner
+        return [
+            _build_existing_job(job)
+            for job in self.recorder.list_present()
+            if job.ref.name == name or (owner and job.request.owner and job.request.owner.key == owner.key)
+        ]
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
         return self.recorder.add(request, self.name, attempt)
