@@ -78,7 +78,7 @@ CASES = (
         restarts_trainings=False,
         notices_stalls=False,
     ),
-    BackendCase("container", container_engine.client),
+    BackendCase("container", container_engine.client, restarts_in_place=True),
     BackendCase(
         "kubernetes",
         connect_to_cluster,
