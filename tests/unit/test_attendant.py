@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -41,6 +43,24 @@ HANGS = {
     ),
 }
 
+RANKS = 32
+#: A training with many ranks, each 60 calls deep.
+FORKS = f"""
+def descend(depth):
+    while depth == 60:
+        signal.pause()
+    descend(depth + 1)
+
+for rank in range({RANKS}):
+    if not os.fork():
+        os.environ["RANK"] = str(rank)
+        beats.begin()
+        beats.beat()
+        open(f"{{os.environ['TRAINJOB_BEATS']}}/{{rank}}.ready", "w").close()
+        descend(0)
+os.wait()
+"""
+
 
 class Node:
     """A node whose ranks are this process, on a clock that only `run` moves."""
@@ -69,11 +89,24 @@ def node(tmp_path):
     return Node(tmp_path)
 
 
+@pytest.fixture
+def ended():
+    """Id of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
 def test_a_rank_that_is_silent_for_longer_than_the_limit_is_ended(node):
-    node.beat()
-    assert not node.run(AFTER)
-    assert node.run(10)
+    node.beat(rank=0, phase=beats.RETURNED)
+    node.beat(rank=1)
+    assert not node.run(5 + AFTER)
+    assert node.run(5)
     assert node.attendant.code == 124
+
+
+def test_a_node_is_checked_eight_times_in_its_limit_and_at_least_every_five_seconds(tmp_path):
+    assert [Node(tmp_path, after=after).attendant.pause for after in (8, 40, 400)] == [1, 5, 5]
 
 
 def test_a_rank_whose_beats_are_closer_than_the_limit_is_never_ended(node):
@@ -122,6 +155,8 @@ def test_before_the_first_sign_of_progress_there_is_no_limit_and_one_line_says_s
     node.beat(phase=beats.START)
     assert not node.run(AFTER - 5)
     assert node.printed == []
+    assert not node.run(5)
+    assert len(node.printed) == 1
     assert not node.run(10_000)
     assert node.printed == ["trainjob: no call of progress() yet: until the first one a hang cannot be noticed\n"]
 
@@ -159,11 +194,47 @@ def test_a_node_whose_ranks_have_returned_and_do_not_exit_is_complete(node):
     assert node.attendant.code == 0
 
 
-def test_a_process_that_has_ended_is_not_judged(node):
+def test_a_node_whose_ranks_hang_after_others_have_returned_is_not_complete(node):
+    """As after torchrun has started a rank again."""
+    node.beat(phase=beats.RETURNED)
+    node.run(5)
+    node.beat(rank=0)
+    assert node.run(AFTER + 10)
+    assert node.attendant.code == 124
+
+
+def test_a_node_that_has_lost_a_rank_is_not_complete(node, ended):
+    node.beat(rank=0, phase=beats.RETURNED)
+    node.beat(rank=1, pid=ended)
+    assert node.run(AFTER + 10)
+    assert node.attendant.code == 124
+
+
+def test_a_node_one_of_whose_ranks_has_returned_and_ended_is_complete(node, ended):
+    node.beat(rank=0, phase=beats.RETURNED)
+    node.beat(rank=1, phase=beats.RETURNED, pid=ended)
+    assert node.run(AFTER + 10)
+    assert node.attendant.code == 0
+
+
+def test_a_process_that_has_ended_is_not_judged(node, ended):
     """torchrun starts another one in its place, or ends the others."""
+    node.beat(pid=ended)
+    assert not node.run(10_000)
+
+
+def test_a_process_whose_parent_has_not_waited_for_it_has_ended(node):
     ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
     node.beat(pid=ended.pid)
+    assert not node.run(10_000)
+    ended.wait()
+
+
+def test_a_training_that_empties_its_temporary_folder_is_not_ended(node):
+    node.beat()
+    node.run(10)
+    shutil.rmtree(node.folder)
     assert not node.run(10_000)
 
 
@@ -228,8 +299,8 @@ def test_the_last_step_is_known_although_later_signs_have_none(node):
 def test_stacks_are_those_of_the_training_since_the_signal_the_main_thread_first(node):
     node.beat()
     node.run(5)
-    text = f"""old
-Thread 0x00aa (most recent call first):
+    old = "Thread 0x00dd (most recent call first):\n"
+    text = f"""{old}Thread 0x00aa (most recent call first):
   File "/x{attendant._SERVER}", line 1 in serve
 Thread 0x00bb [loader] (most recent call first):
   File "load.py", line 2 in load
@@ -241,11 +312,24 @@ Current thread 0x0000 (most recent call first):
   File "/x{attendant._BOOTSTRAP}", line 5 in main
 """
     (node.folder / f"0{beats.STACKS}").write_text(text)
-    assert node.attendant._read_stacks(node.attendant._ranks[0], 4) == [
+    assert node.attendant._read_stacks(node.attendant._ranks[0], len(old)) == [
         ("MainThread", ['  File "train.py", line 4 in fit']),
         ("loader", ['  File "load.py", line 2 in load']),
         ("thread 0x00cc", ['  File "c.py", line 3 in c']),
     ]
+
+
+def test_the_main_threads_of_all_ranks_are_printed_before_other_threads_and_at_most_200_lines(node, monkeypatch):
+    threads = [("MainThread", ["main"]), ("loader", ["load"] * 300)]
+    monkeypatch.setattr(node.attendant, "_read_stacks", lambda *_: threads)
+    node.beat(rank=0)
+    node.beat(rank=1)
+    node.run(5)
+    node.attendant.print_stacks()
+    printed = node.printed[-1].replace("[trainjob:stack] ", "").splitlines()
+    names = [line.removesuffix(" (most recent call first)") for line in printed]
+    assert names[1:7] == ["rank 0 MainThread", "main", "rank 1 MainThread", "main", "rank 0 loader", "load"]
+    assert len(names) == 201
 
 
 LIBRARY = ['  File "/usr/lib/python3.12/threading.py", line 5 in wait']
@@ -328,6 +412,25 @@ def test_the_stacks_of_a_rank_that_hangs_are_printed_and_the_reason_says_where(h
     assert "after step 7; rank 3 " + where in watch.reason
     assert printed[-1].startswith(f"trainjob: {watch.reason}\n[trainjob:stack] rank 3 ")
     assert '"type":"trainjob.Stalled"' in record.read_text()
+
+
+def test_of_many_ranks_with_deep_stacks_each_is_in_the_log(tmp_path):
+    printed = []
+    settings = {"TRAINJOB_BEATS": str(tmp_path), "TRAINJOB_STALLED": "{}"}
+    command = [sys.executable, "-c", RANK.format(hang=FORKS), str(ROOT)]
+    with subprocess.Popen(command, env={**os.environ, **settings}, start_new_session=True) as process:
+        try:
+            while len(list(tmp_path.glob("*.ready"))) < RANKS:
+                assert process.poll() is None
+                time.sleep(0.05)
+            attendant = Attendant(tmp_path, {"after": 60}, printed.append)
+            attendant.check()
+            attendant.print_stacks()
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    lines = printed[-1].splitlines()[1:]
+    assert len(lines) <= 200
+    assert {int(line.split()[2]) for line in lines if " rank " in line} == set(range(RANKS))
 
 
 def test_a_process_that_a_rank_has_forked_gives_no_sign_of_life(tmp_path):
