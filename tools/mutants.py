@@ -103,7 +103,7 @@ MODULES = {
     "trainer_core/tracking/run.py": "tracking/test_run_writer.py tracking/test_late_runs.py tracking/test_binding.py "
     "tracking/test_abandoned_runs.py tracking/test_tracked_runs.py",
     "airflow_provider/trigger_event.py": "airflow/test_trigger.py",
-    "airflow_provider/triggers/trainjob.py": "airflow/test_trigger.py",
+    "airflow_provider/triggers/trainjob.py": "airflow/test_trigger.py airflow/test_trigger_on_kill.py",
     "kfp_components/step/outputs.py": "kfp/test_kfp_outputs.py kfp/test_kfp_executor.py kfp/test_kfp_wait.py",
     "kfp_components/step/wait.py": "kfp/test_kfp_wait.py kfp/test_kfp_follow.py",
 }
