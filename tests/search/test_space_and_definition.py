@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from trainer_core import Asha, GridSearch, MedianStop, Objective, OptunaSampler, RandomSearch, Search, TrialConfig
+from trainer_core.errors import InvalidRequestError
 from trainer_core.search import sampling
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial, parse_lines
-from trainer_core.search.space import Choice, LogUniform, RandInt, Uniform, count_cells, parse_space, scale
+from trainer_core.search.space import Choice, LogUniform, RandInt, Uniform, count_cells, get_cell, parse_space, scale
 
 SPACE = {
     "lr": Search.loguniform(1e-4, 1e-1),
@@ -80,11 +81,31 @@ def test_plain_data_and_objects_are_the_same_definition() -> None:
         ({"lr": {"randint": [0, 3, True]}}, "at least 1"),
         ({"lr": {"normal": [0, 1]}}, "must be a list of values, or a dict of one of"),
         ({"lr": {"uniform": [0]}}, "uniform needs [min, max]"),
+        ({"lr": {"randint": [False, 3]}}, "as min, got False"),
+        ({"lr": {"randint": [0, 2**53 + 2]}}, "as max, got 9007199254740994"),
+        ({"a" * 101: [1]}, "not the name of a parameter"),
+        ({f"a{number}": [1] for number in range(101)}, "has 101 parameters; use at most 100"),
     ],
 )
 def test_an_invalid_space_is_refused(space: Any, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         parse_space(space)
+
+
+def test_a_space_has_100_parameters_at_most_with_100_characters_and_a_grid_a_million_cells() -> None:
+    names = [f"{'a' * 97}{number}" for number in range(100, 200)]
+    assert list(parse_space({name: [1] for name in names})) == names
+    assert count_cells(parse_space({"a": {"randint": [1, 1000]}, "b": {"randint": [1, 1000]}})) == 1_000_000
+    with pytest.raises(ValueError, match="1001000 cells; use at most 1000000"):
+        count_cells(parse_space({"a": {"randint": [1, 1001]}, "b": {"randint": [1, 1000]}}))
+    assert parse_space({"n": {"randint": [0, 2**53]}})["n"] == Search.randint(0, 2**53)
+
+
+def test_a_cell_has_the_parameters_in_the_order_of_the_space_and_ends_with_the_last_one() -> None:
+    space = parse_space({"b": [1, 2], "a": {"randint": [5, 6]}})
+    assert list(get_cell(space, 3).items()) == [("b", 2), ("a", 6)]
+    with pytest.raises(InvalidRequestError, match="has 4 cells, and trial 4 is not one of them"):
+        get_cell(space, 4)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +126,7 @@ def test_an_invalid_space_is_refused(space: Any, message: str) -> None:
         ({"algorithm": GridSearch(), "search_space": {"lr": {"uniform": [0, 1]}}}, "a range of floats has no grid"),
         ({"stop": {"Asha": {"factor": 1}}}, "factor must be a whole number of at least 2"),
         ({"stop": {"Asha": {"promote": True}}}, "needs max_step"),
+        ({"stop": {"Asha": {"min_step": 3, "max_step": 3}}}, "max_step must be greater than min_step, got 3"),
         ({"stop": "Never"}, "stop must be one of Asha, MedianStop"),
     ],
 )

@@ -11,7 +11,9 @@ from trainer_core import (
     LocalProcessBackendConfig,
     MoreMemory,
     Name,
+    Owner,
     RestartPolicy,
+    Reuse,
     Stalled,
     StartWithin,
     TrainerClient,
@@ -23,7 +25,7 @@ from trainer_core.options.runai import RunaiSpec
 from trainer_core.request import TrainJobRequest
 from trainer_core.request_builder import build_request
 
-ALL = [Stalled("30m"), RestartPolicy(max_restarts=5), MoreMemory("32Gi"), StartWithin("6h")]
+ALL = [Stalled("30m"), RestartPolicy(max_restarts=5), MoreMemory("32Gi"), StartWithin("6h"), Reuse("30d")]
 FUNCTION = CustomTrainer("train:main", resources_per_node={"memory": "8Gi"})
 
 
@@ -50,13 +52,13 @@ def apply_all(trainer=FUNCTION, backend="kubernetes", options=(), **changes):
 
 
 def test_a_function_has_all_default_options():
-    assert apply_all() == {"stalled", "restart_policy", "more_memory", "start_within"}
+    assert apply_all() == {"stalled", "restart_policy", "more_memory", "start_within", "reuse"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "left_out"),
     [
-        ({"trainer": None}, {"stalled", "restart_policy", "more_memory"}),
+        ({"trainer": None}, {"stalled", "restart_policy", "more_memory", "reuse"}),
         ({"trainer": CustomTrainerContainer("image", resources_per_node={"memory": "8Gi"})}, {"stalled"}),
         ({"trainer": CustomTrainer("train:main")}, {"more_memory"}),
         ({"trainer": CustomTrainer("train:main", resources_per_node={"memory": "33Gi"})}, {"more_memory"}),
@@ -65,11 +67,11 @@ def test_a_function_has_all_default_options():
     ],
 )
 def test_a_request_that_an_option_does_not_fit_has_no_default(arguments, left_out):
-    assert apply_all(**arguments) == {"stalled", "restart_policy", "more_memory", "start_within"} - left_out
+    assert apply_all(**arguments) == {"stalled", "restart_policy", "more_memory", "start_within", "reuse"} - left_out
 
 
 def test_an_option_of_the_request_is_kept_and_is_part_of_its_fingerprint():
-    assert apply_all(options=[Stalled("1h"), StartWithin("1h")]) == {"restart_policy", "more_memory"}
+    assert apply_all(options=[Stalled("1h"), StartWithin("1h")]) == {"restart_policy", "more_memory", "reuse"}
 
 
 def test_a_stored_request_keeps_the_defaults_of_its_creation(connect):
@@ -105,3 +107,18 @@ def test_the_environment_has_the_defaults_of_a_configuration_without_them(connec
     monkeypatch.setenv("TRAINJOB_DEFAULT_OPTIONS", "[{StartWithin: soon}]")
     with pytest.raises(ValueError, match=r"^TRAINJOB_DEFAULT_OPTIONS: StartWithin limit"):
         connect(None)
+
+
+def train() -> int:
+    return 7
+
+
+def test_a_default_of_reuse_finds_the_earlier_training_of_another_owner(connect):
+    client = connect([Reuse("30d")])
+    trainer = CustomTrainer(train)
+    requests = [
+        client.build_request(runtime="python", trainer=trainer, owner=Owner(key=key)) for key in ("first", "second")
+    ]
+    first = client.wait(client.submit(requests[0]))
+    second = client.wait(client.submit(requests[1]))
+    assert (first.reused_from, second.reused_from, second.result) == (None, first.job.name, 7)
