@@ -58,6 +58,9 @@ _CONNECTION_FIELDS: dict[str, Any] = {
         "description": "Seconds between two reports of processor, memory and GPUs; 0 for none. Default: 10.",
         "schema": {"type": ["number", "null"], "minimum": 0},
     },
+    "default_options": _text_field(
+        "Default options", "Options of each job that does not have them, in YAML: [{Stalled: {after: 30m}}]."
+    ),
     "scheduling_grace": _text_field(
         "Scheduling grace",
         "kubernetes, runai, training-operator: how long a pod may wait for a node, such as 45m. Default: 30m.",

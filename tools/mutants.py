@@ -32,10 +32,9 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 EQUIVALENT = ROOT / "tools/mutants_equivalent.txt"
@@ -47,6 +46,21 @@ MODULES = {
     "trainer_core/lifecycle/adoption.py": "unit/test_adoption.py",
     "trainer_core/lifecycle/wait_state.py": "unit/test_wait_state.py",
     "trainer_core/lifecycle/diagnosis.py": "unit/test_diagnosis.py",
+    "trainer_core/lifecycle/restart_policy.py": "unit/test_restart_policy.py",
+    "trainer_core/lifecycle/attempt_memory.py": "unit/test_attempt_memory.py",
+    "trainer_core/lifecycle/next_attempt.py": "unit/test_attempts.py",
+    "trainer_core/lifecycle/debugging.py": "unit/test_debugging.py",
+    "trainer_core/client/attempts.py": "unit/test_attempts.py",
+    "trainer_core/restart_rules.py": "unit/test_restart_policy.py",
+    "trainer_core/options/stalled.py": "unit/test_attendant.py unit/test_options.py",
+    "trainer_core/options/more_memory.py": "unit/test_attempt_memory.py unit/test_options.py",
+    "trainer_core/node/attendant.py": "unit/test_attendant.py",
+    "trainer_core/node/beats.py": "unit/test_attendant.py",
+    "trainer_core/naming.py": "unit/test_naming.py",
+    "trainer_core/search/snapshot.py": "search/test_snapshot.py kubernetes/test_k8s_search_in_a_queue.py",
+    "trainer_core/search/tables.py": "search/test_snapshot.py search/test_driver.py",
+    "trainer_core/search/results.py": "search/test_driver.py kfp/test_kfp_search.py airflow/test_search_operator.py",
+    "trainer_core/search/space.py": "search/test_space_and_definition.py",
     "trainer_core/lifecycle/search.py": "unit/test_search_decisions.py search/test_driver.py",
     "trainer_core/lifecycle/early_stop.py": "unit/test_early_stop.py",
     "trainer_core/search/driver.py": "search/test_driver.py tracking/test_search_runs.py",
@@ -87,6 +101,9 @@ MODULES = {
     "trainer_core/tracking/model_registry.py": "tracking/test_model_registry.py",
     "trainer_core/tracking/run.py": "tracking/test_run_writer.py tracking/test_late_runs.py tracking/test_binding.py "
     "tracking/test_abandoned_runs.py tracking/test_tracked_runs.py",
+    "airflow_provider/trigger_event.py": "airflow/test_trigger.py airflow/test_sensor.py",
+    "airflow_provider/triggers/trainjob.py": "airflow/test_trigger.py",
+    "airflow_provider/operators/trainjob.py": "airflow/test_operator.py airflow/test_retries.py",
     "kfp_components/step/outputs.py": "kfp/test_kfp_outputs.py kfp/test_kfp_executor.py kfp/test_kfp_wait.py",
     "kfp_components/step/wait.py": "kfp/test_kfp_wait.py kfp/test_kfp_follow.py",
 }
@@ -289,8 +306,6 @@ def _run_tests(run: Callable[[], int], log: Path, limit: float) -> tuple[str, fl
 
 
 def _run_pytest(tests: list[str], timeout: int, plugin: object) -> int:
-    import pytest
-
     return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-o", f"timeout={timeout}", *tests], [plugin]))
 
 
@@ -337,12 +352,14 @@ def _record(tests: list[str], module: str, file: Path) -> int:
 
 
 class _Order:
-    """Runs some tests first."""
+    """Runs some tests first, after `tests/conftest.py` has sorted their files."""
 
     def __init__(self, tests: list[str]) -> None:
         self.ranks = {test: rank for rank, test in enumerate(tests)}
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Iterator[None]:
+        yield
         items.sort(key=lambda item: self.ranks.get(item.nodeid, len(self.ranks)))
 
 

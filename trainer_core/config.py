@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -26,6 +27,7 @@ from trainer_core.text import shorten
 
 __all__ = [
     "CONFIGS",
+    "DEFAULT_OPTIONS",
     "BackendConfig",
     "ClusterConfig",
     "ContainerBackendConfig",
@@ -36,8 +38,17 @@ __all__ = [
     "TrainingOperatorBackendConfig",
     "TrainingRuntimeSource",
     "config_from_dict",
+    "read_default_options",
 ]
 
+#: The options that a configuration can set for all TrainJobs, with the field of a request that each of them sets.
+DEFAULT_OPTIONS = {
+    "Stalled": "stalled",
+    "RestartPolicy": "restart_policy",
+    "MoreMemory": "more_memory",
+    "StartWithin": "start_within",
+}
+_DEFAULT_OPTIONS_EXAMPLE = "such as [{Stalled: {after: 30m}}]"
 _PULL_POLICIES = ("IfNotPresent", "Always", "Never")
 _SOURCE = re.compile(r"(github://[^/\s]+/[^/\s]+(/\S*)?|https?://\S+|file://\S+|/.*)")
 
@@ -97,6 +108,38 @@ def _check_code_uri(value: Any) -> Any:
     return value
 
 
+def read_default_options(value: Any) -> Any:
+    """Return options as plain data: dicts of a name and its settings, which the client checks."""
+    if isinstance(value, str):
+        from trainer_core.yaml_documents import parse_yaml  # Only for options that are given as text.
+
+        value = next(iter(parse_yaml(value)), [])
+    validation.check_size("it", value)
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ValueError(f"must be a list of options, {_DEFAULT_OPTIONS_EXAMPLE}")
+    found: dict[str, Any] = {}
+    for option in map(_to_option_data, value):
+        name = next(iter(option)) if isinstance(option, Mapping) and len(option) == 1 else None
+        if name not in list(DEFAULT_OPTIONS):  # A list: the name may be a value that cannot be hashed.
+            known = ", ".join(DEFAULT_OPTIONS)
+            what = shorten(name, 50) if isinstance(name, str) else redact(option)
+            raise ValueError(f"{what} is not one of {known}, {_DEFAULT_OPTIONS_EXAMPLE}")
+        if name in found:
+            raise ValueError(f"{name} is given twice; give it once")
+        found.update(option)
+    return tuple({name: settings} for name, settings in found.items())
+
+
+def _to_option_data(option: Any) -> Any:
+    if isinstance(option, str):
+        return {option: None}
+    if not is_dataclass(option) or isinstance(option, type):
+        return option
+    settings = {each.name: getattr(option, each.name) for each in fields(option)}
+    return {type(option).__name__: settings if len(settings) > 1 else next(iter(settings.values()), None)}
+
+
+_DefaultOptions = Annotated[tuple[dict[str, Any], ...], BeforeValidator(read_default_options)]
 _PlaceUri = Annotated[str, BeforeValidator(_check_place_uri)]
 _CodeUri = Annotated[str, BeforeValidator(_check_code_uri)]
 _Namespace = Annotated[str, BeforeValidator(_check_namespace)]
@@ -163,6 +206,7 @@ class ClusterConfig(BackendConfig):
     checkpoints_uri: _PlaceUri | None = None
     code_uri: _CodeUri | None = None
     resource_interval: _Interval | None = None
+    default_options: _DefaultOptions | None = None
     scheduling_grace: _Duration = 1800.0
 
     @model_validator(mode="before")
@@ -211,6 +255,9 @@ class KubernetesBackendConfig(FetchingClusterConfig):
             must name a place.
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
+        default_options: Options of each TrainJob whose request does not have them: `Stalled`, `RestartPolicy`,
+            `MoreMemory` or `StartWithin`, also as text in YAML. None (the default) for those of the environment
+            variable ``TRAINJOB_DEFAULT_OPTIONS``.
         scheduling_grace: How long a pod may wait for a Kubernetes node before a wait with ``fail_fast`` cancels its
             TrainJob, in seconds or as text such as ``"45m"``. Waiting for an autoscaler that adds a node, for a queue
             or for quota has no limit. Default 30 minutes.
@@ -251,6 +298,9 @@ class LocalProcessBackendConfig(BackendConfig):
             default) for the folder ``code`` in `home`, from which those that no kept TrainJob uses are removed.
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
+        default_options: Options of each TrainJob whose request does not have them: `Stalled`, `RestartPolicy`,
+            `MoreMemory` or `StartWithin`, also as text in YAML. None (the default) for those of the environment
+            variable ``TRAINJOB_DEFAULT_OPTIONS``.
         max_parallel: How many TrainJobs of `home` run on this machine at the same time. Further ones are queued and
             start in the order in which they were submitted. A suspended TrainJob does not count. None (the default)
             for no limit.
@@ -268,6 +318,7 @@ class LocalProcessBackendConfig(BackendConfig):
     checkpoints_uri: _PlaceUri | None = None
     code_uri: _CodeUri | None = None
     resource_interval: _Interval | None = None
+    default_options: _DefaultOptions | None = None
     max_parallel: Annotated[int | None, BeforeValidator(_reject_bool), Field(ge=1)] = None
 
     @field_validator("home", mode="before")
@@ -330,6 +381,9 @@ class ContainerBackendConfig(BackendConfig):
             containers, or ``s3://<bucket>/<path>``. None (the default) for a folder in ``TRAINJOB_HOME``.
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
+        default_options: Options of each TrainJob whose request does not have them: `Stalled`, `RestartPolicy`,
+            `MoreMemory` or `StartWithin`, also as text in YAML. None (the default) for those of the environment
+            variable ``TRAINJOB_DEFAULT_OPTIONS``.
 
     Raises:
         ValueError: A setting is unknown, or a value is invalid.
@@ -349,6 +403,7 @@ class ContainerBackendConfig(BackendConfig):
     checkpoints_uri: _PlaceUri = "pvc://trainjob-checkpoints"
     code_uri: _CodeUri | None = None
     resource_interval: _Interval | None = None
+    default_options: _DefaultOptions | None = None
 
     @field_validator("pull_policy")
     @classmethod
@@ -382,6 +437,9 @@ class RunaiBackendConfig(ClusterConfig):
             must name a place.
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
+        default_options: Options of each TrainJob whose request does not have them: `Stalled`, `RestartPolicy`,
+            `MoreMemory` or `StartWithin`, also as text in YAML. None (the default) for those of the environment
+            variable ``TRAINJOB_DEFAULT_OPTIONS``.
         scheduling_grace: How long a pod may wait for a Kubernetes node before a wait with ``fail_fast`` cancels its
             TrainJob, in seconds or as text such as ``"45m"``. Waiting for an autoscaler that adds a node, for a queue
             or for quota has no limit. Default 30 minutes.
@@ -428,6 +486,9 @@ class TrainingOperatorBackendConfig(FetchingClusterConfig):
             must name a place.
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
+        default_options: Options of each TrainJob whose request does not have them: `Stalled`, `RestartPolicy`,
+            `MoreMemory` or `StartWithin`, also as text in YAML. None (the default) for those of the environment
+            variable ``TRAINJOB_DEFAULT_OPTIONS``.
         scheduling_grace: How long a pod may wait for a Kubernetes node before a wait with ``fail_fast`` cancels its
             TrainJob, in seconds or as text such as ``"45m"``. Waiting for an autoscaler that adds a node, for a queue
             or for quota has no limit. Default 30 minutes.

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import Outcome, Progress, TrainJob, describe_status
+from trainer_core.jobs import Outcome, Progress, Restarts, TrainJob, describe_status
 from trainer_core.lifecycle import restart_policy
 from trainer_core.lifecycle.attempt_memory import get_attempt_memory
 from trainer_core.logs import find_last_progress
@@ -40,6 +40,7 @@ class JobDetails:
     request: TrainJobRequest | None = None
     progress: Progress | None = None
     outcome: Outcome | None = None
+    restarts: Restarts | None = None
 
 
 _Row = TypeVar("_Row", bound=Mapping[str, Any])
@@ -109,7 +110,9 @@ def read_details(client: TrainerClient, name: str) -> JobDetails:
     resumed_from = outcome.resumed_from if outcome else progress.resumed_from if progress else None
     artifacts = dict(outcome.artifacts) if outcome else {}
     params = request.get_parameters() if request else {}
-    return JobDetails(job, params, dict(metrics), resumed_from, artifacts, request, progress, outcome)
+    asked = request.attempt_restarts if request else None
+    restarts = (outcome.restarts if outcome else observation.restarts) or asked
+    return JobDetails(job, params, dict(metrics), resumed_from, artifacts, request, progress, outcome, restarts)
 
 
 def build_row(details: JobDetails) -> dict[str, Any]:
@@ -177,9 +180,7 @@ def _describe_step(progress: Progress) -> str | None:
 def _describe_restarts(details: JobDetails) -> str | None:
     """Return the restarts before the last start: ``2 of 3 (NodeLost; 1 more was free)``."""
     rules = details.request.restart_policy if details.request else None
-    recorded = details.outcome.restarts if details.outcome else None
-    restarts = recorded or (details.request and details.request.attempt_restarts)
-    return restart_policy.describe(rules, restarts) if rules and restarts else None
+    return restart_policy.describe(rules, details.restarts) if rules and details.restarts else None
 
 
 def _get_task(request: TrainJobRequest) -> dict[str, str]:

@@ -555,6 +555,7 @@ class RestartCause:
         at: When it ended, ISO 8601 in UTC. None if unknown.
         counted: Whether the restart counts in ``max_restarts``.
         delay: Seconds from that end to the restart.
+        seconds: Run time of that start, in seconds.
     """
 
     category: str
@@ -562,6 +563,7 @@ class RestartCause:
     at: str | None = None
     counted: bool = True
     delay: float = 0.0
+    seconds: float = 0.0
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
@@ -730,6 +732,8 @@ class Observation:
         outcome_is_stored: Whether `outcome` was read from the TrainJob itself, so that it need not be stored again.
         queued: What it waits for in the queue of its backend, such as ``queued: 2 TrainJobs are ahead``. None if it
             does not wait, or if the backend does not report it.
+        restarts: With the option `RestartPolicy`: the restarts before the current start. None where they are known
+            from the request or the outcome.
     """
 
     status: str
@@ -738,6 +742,7 @@ class Observation:
     pending_failure: PendingFailure | None = None
     outcome_is_stored: bool = False
     queued: str | None = None
+    restarts: Restarts | None = None
 
 
 def build_complete_outcome(

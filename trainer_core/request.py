@@ -565,6 +565,7 @@ class TrainJobRequest(_Part):
         search: Which trial of a search it is. None for a TrainJob outside of a search.
         partition: Key of the partition of data that it trains for. Not part of the fingerprint.
         traceparent: W3C trace context of what submits it. Not part of the fingerprint.
+        defaults: Fields that the configuration of the backend has set. They are not part of the fingerprint.
         literal_secrets: Secrets given as text, by ``dataset.ENV``, ``model.ENV`` or ``trainer.ENV``. They stay in this
             process: neither the JSON, nor the fingerprint, nor any text form contains them.
     """
@@ -597,6 +598,7 @@ class TrainJobRequest(_Part):
     search: SearchEntry | None = None
     partition: Annotated[str, AfterValidator(validation.check_partition)] | None = None
     traceparent: str | None = Field(default=None, pattern=TRACEPARENT_PATTERN)
+    defaults: tuple[Literal["more_memory", "restart_policy", "stalled", "start_within"], ...] | None = None
     literal_secrets: dict[str, SecretStr] = Field(default_factory=dict, exclude=True, repr=False)
 
     @classmethod
@@ -799,7 +801,7 @@ class TrainJobRequest(_Part):
 
     def _work(self) -> dict[str, Any]:
         ignored = {"name", "owner", "tracking", "search", "partition", "traceparent"}
-        ignored |= {"attempt_memory", "attempt_restarts", "retry_of"}
+        ignored |= {"attempt_memory", "attempt_restarts", "retry_of", "defaults", *(self.defaults or ())}
         work = {key: value for key, value in self.to_dict().items() if key not in ignored}
         if "trainer" in work:
             _remove_places_of_code(work["trainer"])

@@ -19,6 +19,7 @@ from airflow_provider.exceptions import TrainJobConnectionUnreadableError, Train
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core import DebugBackendConfig, LocalProcessBackendConfig
 from trainer_core.config import KubernetesBackendConfig
+from trainer_core.request import TrainJobRequest
 
 
 @pytest.fixture
@@ -213,3 +214,12 @@ def test_an_invalid_kubeconfig_is_refused_without_its_content(connection):
     with pytest.raises(ValueError, match=r"kube_config: .*must be a kubeconfig in YAML or JSON") as refused:
         _ = TrainJobHook("inline").config
     assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize("options", ["[{Stalled: {after: 30m}}, {StartWithin: 6h}]", [{"StartWithin": "6h"}]])
+def test_a_connection_has_options_of_all_jobs_as_text_of_its_form_or_as_a_list(connection, home, options):
+    connection(default_options=options)
+    hook = TrainJobHook()
+    request = TrainJobRequest.parse({"name": "job", "initializer": {"dataset": {"storage_uri": "hf://a/b"}}})
+    assert hook.client.render(request)["start_within"] == 6 * 3600
+    assert TrainJobHook(**hook.to_trigger_kwargs()).config == hook.config

@@ -169,22 +169,25 @@ def test_a_retry_after_a_lack_of_memory_asks_for_more_up_to_the_limit(run_dag, t
     assert amounts == {first: {"memory": "8Gi"}, "-1": {"memory": "12Gi"}, "-2": {"memory": "16Gi"}}
 
 
-def exit_once(marker: str) -> str:
-    """Exit with a code at the first start."""
-    import sys
+def kill_supervisor_once(marker: str) -> str:
+    """Kill the supervisor at the first start, so that it cannot start the training again."""
+    import os
+    import signal
+    import time
     from pathlib import Path
 
     if not Path(marker).exists():
         Path(marker).touch()
-        sys.exit(17)
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
     return "trained"
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_a_restart_policy_starts_the_training_again_in_the_same_try(run_dag, xcom, client, tmp_path, deferrable):
-    policy = RestartPolicy(exit_codes={17: "free"}, delay=0)
+    policy = RestartPolicy(delay=0)
     with a_dag() as dag:
-        operator(exit_once, {"marker": str(tmp_path / "begun")}, options=[policy], deferrable=deferrable)
+        operator(kill_supervisor_once, {"marker": str(tmp_path / "begun")}, options=[policy], deferrable=deferrable)
     run = run_dag(dag)
     (ti,) = run.get_task_instances()
     first, second = sorted(job.name for job in client.list_jobs())
@@ -198,4 +201,5 @@ def test_retries_of_airflow_start_nothing_beyond_the_budget_of_a_restart_policy(
     with a_dag() as dag:
         operator(die, {}, options=[policy], retries=3, retry_delay=datetime.timedelta(0))
     run = run_dag(dag)
-    assert (states(run), len(client.list_jobs())) == ({"train[-1]": "failed"}, 2)
+    (job,) = client.list_jobs()
+    assert (states(run), client.observe(job.name).restarts.total) == ({"train[-1]": "failed"}, 1)

@@ -12,9 +12,14 @@ from dataclasses import replace
 import pytest
 from airflow_fakes import double, fail
 
+from airflow_provider.exceptions import TrainJobUnreachableError
+from airflow_provider.trigger_event import JobEvent
 from airflow_provider.triggers import deferred_log, trainjob as triggers
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core import TrainJobRef
+from trainer_core.jobs import Outcome, RestartCause, Restarts
+
+REF = TrainJobRef("local", "/home", "a-job", "uid")
 
 
 async def events_of(trigger):
@@ -72,13 +77,44 @@ async def test_the_log_of_the_training_is_written_during_the_wait(submit, task_l
 
 
 def test_a_trigger_can_be_recreated_from_its_serialized_form():
-    ref = TrainJobRef("local", "/home", "a-job", "uid").to_dict()
-    trigger = TrainJobTrigger(
-        ref, backend="local", backend_config={"home": "/x"}, deadline=5.0, on_kill="keep", fail_fast=False
-    )
-    path, stored = trigger.serialize()
+    arguments = {
+        "ref": REF.to_dict(),
+        "backend": "local",
+        "backend_config": {"home": "/x"},
+        "trainjob_conn_id": "cluster",
+        "deadline": 5.0,
+        "on_kill": "keep",
+        "fail_fast": False,
+        "masked": [["hf_default", "password"]],
+        "tracked_by": {"mlflow_conn_id": None},
+    }
+    path, stored = TrainJobTrigger(**arguments).serialize()
     assert path == f"{TrainJobTrigger.__module__}.TrainJobTrigger"
-    assert TrainJobTrigger(**json.loads(json.dumps(stored))).serialize() == (path, stored)
+    assert json.loads(json.dumps(stored)) == arguments
+
+
+@pytest.mark.parametrize(
+    ("delay", "deadline", "expected"), [(30, None, 30), (30, 9, 9), (5, 9, 5), (30, -9, 0), (None, 9, 0)]
+)
+def test_the_delay_of_a_restart_ends_at_the_deadline(monkeypatch, delay, deadline, expected):
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    following = None if delay is None else RestartCause("NodeLost", delay=float(delay))
+    outcome = Outcome(ref=REF.to_dict(), status="Failed", restarts=Restarts(following=following))
+    trigger = TrainJobTrigger(REF.to_dict(), deadline=None if deadline is None else 1000.0 + deadline)
+    assert trigger._compute_restart_delay(outcome) == expected
+
+
+@pytest.mark.parametrize("data", [{}, {"ref": {"name": "job"}}, {"ref": None, "error": "x"}])
+def test_an_event_without_a_valid_ref_is_refused_in_one_line(data):
+    with pytest.raises(TrainJobUnreachableError, match=r"^the event of the trigger has no valid TrainJob ref: .*$"):
+        JobEvent.parse(data)
+
+
+def test_an_event_keeps_what_it_knows_and_ignores_what_a_later_version_adds():
+    event = JobEvent(ref=REF.to_dict(), timeout="it is late", cancelled=False)
+    assert event.to_dict() == {"ref": REF.to_dict(), "timeout": "it is late", "cancelled": False}
+    assert JobEvent.parse({**event.to_dict(), "later": 1}) == event
+    assert event.job == REF
 
 
 async def test_a_passed_deadline_cancels_the_job(running, client):

@@ -10,6 +10,8 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +42,7 @@ from trainer_core.yaml_documents import parse_yaml
 
 __all__ = ["SCENARIOS", "Scenario"]
 
+ROOT = Path(__file__).parents[2]
 CANARY = "Hunter2Canary"
 
 
@@ -434,7 +437,83 @@ def kill_search_drivers(rounds: int, chance: random.Random, folder: Path) -> lis
     return search_chaos.kill_drivers(folder, 2 + 2 * rounds, rounds, chance.randint(1, 2), chance)
 
 
+_NODE = """
+import json, os, signal, subprocess, sys, tempfile
+from pathlib import Path
+from trainer_core.node import env
+from trainer_core.node.attendant import Attendant
+
+os.environ[env.BEATS], os.environ[env.STALLED] = tempfile.mkdtemp(), "{}"
+attendant = Attendant(Path(os.environ[env.BEATS]), {"after": float(sys.argv[1])}, print)
+rank = subprocess.Popen([sys.executable, "-c", sys.argv[2], *sys.argv[3:]])
+while rank.poll() is None:
+    if attendant.check():
+        attendant.print_stacks()
+        rank.kill()
+        sys.exit(124)
+    try:
+        rank.wait(attendant.pause)
+    except subprocess.TimeoutExpired:
+        pass
+sys.exit(rank.returncode)
+"""
+_RANK = """
+import sys, time
+from trainer_core.node import beats
+
+beats.begin()
+for pauses in map(int, sys.argv[1:]):
+    beats.beat()
+    for _ in range(pauses):  # Not one pause, which would be over after the time in which the process is stopped.
+        time.sleep(0.01)
+"""
+#: Seconds without progress until a node is ended; its ranks report progress every half of a second at most.
+_AFTER = 2.0
+
+
+def keep_busy_nodes(rounds: int, chance: random.Random, folder: Path) -> list[str]:
+    """Run nodes with an attendant beside busy processes, and stop all processes of each node for some time."""
+    busy = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(4)]
+    for each in busy:
+        each.start()
+
+    def live(number: int, seed: int) -> str | None:
+        own = random.Random(seed)  # noqa: S311 -- a seed to repeat the choices
+        pauses = [str(own.randint(1, 50)) for _ in range(20)]
+        command = [sys.executable, "-c", _NODE, f"{_AFTER:g}", _RANK, *pauses]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+        node = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        time.sleep(own.uniform(0, 5))
+        with suppress(ProcessLookupError):
+            os.killpg(node.pid, signal.SIGSTOP)
+            time.sleep(own.choice([0, 2 * _AFTER, 5 * _AFTER]))
+            os.killpg(node.pid, signal.SIGCONT)
+        output, _ = node.communicate(timeout=PATIENCE)
+        return None if node.returncode == 0 else f"node {number} ended with {node.returncode}: {output[-300:]}"
+
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            seeds = [chance.randrange(2**32) for _ in range(rounds)]
+            return [each for each in threads.map(live, range(rounds), seeds) if each]
+    finally:
+        for each in busy:
+            each.kill()
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
 SCENARIOS = (
+    Scenario(
+        "Eight nodes with the option Stalled at a time, beside four busy processes; all processes of a node stopped "
+        "for up to five times its limit",
+        "a node whose ranks report progress is not ended",
+        200,
+        2,
+        keep_busy_nodes,
+    ),
     Scenario(
         "Submitter killed at a random instant, then submitted again",
         "one job for each owner, which runs once",

@@ -63,6 +63,7 @@ CASES = (
         "local",
         lambda folder, **settings: TrainerClient(LocalProcessBackendConfig(home=folder, **settings)),
         limits_memory=False,
+        restarts_in_place=True,
     ),
     BackendCase(
         "debug",

@@ -9,7 +9,7 @@ import pytest
 from s3_storage import serving
 from s3_storage.memory import MemoryStorage
 
-from trainer_core import CustomTrainer, Name, Owner, SecretRef
+from trainer_core import CustomTrainer, Name, Owner, SecretRef, Stalled, Suspend
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
 from trainer_core.node import env
 
@@ -75,3 +75,29 @@ def test_reports_of_resources_are_switched_off_for_all_jobs_that_do_not_switch_t
     assert "12.5" in render(12.5)
     assert "12.5" not in render(12.5, **{env.RESOURCE_INTERVAL: "3"})
     assert len(fingerprints) == 1
+
+
+@pytest.mark.parametrize("name", ["local", "container", "kubernetes", "training-operator", "runai"])
+def test_default_options_are_those_of_jobs_without_them_and_a_change_leaves_submitted_jobs_alone(
+    name, cases, tmp_path, caplog
+):
+    def connect(after):
+        return case.connect(tmp_path / "state", default_options=[{"Stalled": {"after": after}}])
+
+    (case,) = (each for each in cases if each.name == name)
+    client = connect("30m")
+    trainer = CustomTrainer("train:main", image="python:3")
+    owned = {"runtime": case.runtime, "trainer": trainer, "owner": Owner(key="nightly/1")}
+    request = client.build_request(**owned, options=[Suspend()])
+    assert env.STALLED in json.dumps(client.render(request.with_name("job")))
+    ref = client.submit(request)
+    assert client.get_job_request(ref).stalled.after == 1800
+    changed = connect("40m")
+    assert changed.submit(request) == ref
+    assert "continues as it was first submitted" not in caplog.text
+    submitted = changed.get_job_request(ref)
+    assert (submitted.stalled.after, submitted.fingerprint()) == (1800, request.fingerprint())
+    explicit = changed.build_request(**owned, options=[Suspend(), Stalled(after="1h")])
+    assert explicit.fingerprint() != request.fingerprint()
+    assert "3600" in json.dumps(changed.render(explicit.with_name("job")))
+    client.delete_job(ref)

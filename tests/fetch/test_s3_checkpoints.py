@@ -509,7 +509,7 @@ def test_a_retried_job_resumes_from_a_bucket_and_no_secret_is_stored(bucket, tmp
     assert listed[2].uri.startswith(f"s3://{bucket.name}/runs/train-")
     assert (listed[2].size, listed[2].job) == (1, name)
     stored = [path.read_bytes() for path in Path(tmp_path, "home").rglob("*") if path.is_file()]
-    assert not any(SECRET.encode() in each for each in stored)
+    assert {SECRET.encode() in each for each in stored} == {False}
 
 
 def test_a_failed_job_is_debugged_from_a_checkpoint_in_a_bucket_which_stays_as_it_is(bucket, list_keys, tmp_path):

@@ -50,10 +50,11 @@ def save_and_fail_once(marker: str):
                 (folder / "state").write_text(str(step))
 
 
-def be_killed(marker: str, times: int):
+def be_killed(marker: str, times: int, with_supervisor: bool = False):
     """Save a checkpoint at each of four steps; be killed before the third, as by a lost node, a number of times."""
     import os
     import signal
+    import time
     from pathlib import Path
 
     from trainer_core import checkpoints
@@ -67,7 +68,8 @@ def be_killed(marker: str, times: int):
             if step == 3 and deaths < times:
                 file.write("x")
                 file.flush()
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getppid() if with_supervisor else os.getpid(), signal.SIGKILL)
+                time.sleep(600)
             with store.save(step) as folder:
                 (folder / "state").write_text(str(step))
     return {"accuracy": 0.8}

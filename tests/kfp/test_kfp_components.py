@@ -98,8 +98,9 @@ def test_the_yaml_can_be_loaded_by_its_users(path):
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=identity)
-def test_the_executor_input_is_the_only_placeholder(path):
+def test_images_are_pinned_and_the_executor_input_is_the_only_placeholder(path):
     for running in executors(path):
+        assert re.search(r"(@sha256:[0-9a-f]{64}|:\d+\.\d+\.\d+)$", running["image"])
         assert running["command"] == ["python3", "-m", "kfp_components.step.entrypoint"]
         assert running["args"][0] in TARGETS
         assert running["args"][1] == "{{$}}"
@@ -109,12 +110,6 @@ def test_the_executor_input_is_the_only_placeholder(path):
 @pytest.mark.parametrize("path", DOCUMENTS, ids=identity)
 def test_nothing_is_left_to_concat_or_if_present(path):
     assert not re.search(r"Concat|IfPresent", path.read_text())
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=identity)
-def test_images_are_pinned(path):
-    for running in executors(path):
-        assert re.search(r"(@sha256:[0-9a-f]{64}|:\d+\.\d+\.\d+)$", running["image"])
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=identity)

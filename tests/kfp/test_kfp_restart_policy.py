@@ -1,4 +1,4 @@
-"""RestartPolicy in a step: it submits the next attempt itself, within the budget of the policy."""
+"""RestartPolicy in a step: it submits the next attempt if the backend cannot start the training again."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from kfp_driver import request_for
 
 @pytest.fixture
 def killed(tmp_path):
-    """Make a request with a policy, whose training is killed a number of times."""
+    """Make a request with a policy, whose training is killed with its supervisor a number of times."""
 
     def make(times, **policy):
-        request = request_for(definitions.be_killed, {"marker": str(tmp_path / "deaths"), "times": times})
+        args = {"marker": str(tmp_path / "deaths"), "times": times, "with_supervisor": True}
+        request = request_for(definitions.be_killed, args)
         return {**request, "checkpoints": {"every_steps": 1}, "restart_policy": {"delay": 0, **policy}}
 
     return make

@@ -96,6 +96,15 @@ def fails_at_rank(rank: int, gate: str):
     Path(gate).read_text()
 
 
+def counts_and_exits(starts: str):
+    import os
+    import sys
+
+    descriptor = os.open(starts, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(descriptor, b"one start\n")
+    sys.exit(3)
+
+
 def returns_setting(name: str):
     import os
 

@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from local_jobs import PATIENCE, processes_of, returns, wait_for_supervisor_exit, wait_until_dead
+from local_jobs import PATIENCE, counts_and_exits, processes_of, returns, wait_for_supervisor_exit, wait_until_dead
 from local_submitter import build_request as build_submitter_request, submit
 
-from trainer_core import BackendUnavailableError, Category, Owner
+from trainer_core import BackendUnavailableError, Category, Owner, RestartPolicy
 
 pytestmark = pytest.mark.slow
 
@@ -84,6 +84,29 @@ def test_a_supervisor_killed_at_any_side_effect_leads_to_a_retryable_failure_or_
         assert wait_until_dead(processes_of(ref.uid))
         supervisors_die(0)
         assert client.wait(client.submit(build_request(client, f"owner {number}")), timeout=PATIENCE).result == 1
+
+
+def test_a_supervisor_killed_at_any_side_effect_of_a_restart_exceeds_no_budget(
+    client, supervisors_die, tmp_path, monkeypatch
+):
+    def run(number: int):
+        policy = RestartPolicy(max_restarts=2, exit_codes={3: "count"}, delay=0)
+        trainer = {"func": counts_and_exits, "func_args": {"starts": str(tmp_path / f"starts-{number}")}}
+        supervisors_die(number)
+        ref = client.submit(client.build_request(runtime="python", trainer=trainer, options=[policy]))
+        supervisors_die(0)
+        outcome = client.wait(ref, timeout=PATIENCE)
+        return outcome.restarts, len((tmp_path / f"starts-{number}").read_text().splitlines())
+
+    with monkeypatch.context() as counting:
+        counting.setenv("COUNT_INTO", str(tmp_path / "changes"))
+        restarts, starts = run(0)
+    assert (restarts.total, restarts.following, starts) == (2, None, 3)
+    numbers = select_distinct((tmp_path / "changes").read_text().splitlines())
+    for number in [each for each in numbers if each >= 15][::4]:
+        restarts, starts = run(number)
+        assert (restarts.counted, restarts.following) == (2, None)
+        assert 2 <= starts <= 3
 
 
 def test_a_submitter_killed_at_any_side_effect_leads_to_one_job_after_its_retry(

@@ -79,7 +79,7 @@ def test_the_jobs_of_a_search_are_kept_until_it_has_ended(home, client):
         while not driver.step(create=False).must_create:  # The first trial runs to its end, and none follows.
             driver.wait(driver.step(create=False))
     trials = [job.name for job in client.list_jobs()]
-    assert all(wait_for_supervisor_exit(home, trial) for trial in trials)
+    assert [wait_for_supervisor_exit(home, trial) for trial in trials] == [True]
     assert gc.remove_old_jobs(StateFolder(home), keep=0, keep_days=30) == []
     client.cancel_optimization_job(name)
     assert set(trials) <= set(gc.remove_old_jobs(StateFolder(home), keep=0, keep_days=30))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -277,3 +279,26 @@ async def test_of_several_steps_that_fail_the_first_to_exit_comes_first():
     with pytest.raises(runner._FailedError) as caught:
         await Fails({"node-0": 2, "node-1": 0, "node-2": 1})._run_steps(steps, {})
     assert [step.name for step in caught.value.facts.steps] == ["node-1", "node-2", "node-0"]
+
+
+class Continues(runner.LocalJobRunner):
+    """A runner with a long grace that runs again, sees a change that stops nothing, and whose steps end after it."""
+
+    def __init__(self):
+        self._plan = {"active_deadline_seconds": None, "grace_seconds": 600}
+        self._record, self._folder = SimpleNamespace(uid="no-process"), SimpleNamespace(read_desired=dict)
+        self._desired_changed, self._interrupted = asyncio.Event(), False
+        self._grace, self.graces = 600.0, []
+
+    async def _run_all_steps(self):
+        self.graces.append(self._grace)
+        self._desired_changed.set()
+        while self._desired_changed.is_set():
+            await asyncio.sleep(0)
+        self.graces.append(self._grace)
+
+
+async def test_only_a_job_that_is_stopped_gives_its_nodes_the_grace_of_checkpoints():
+    runs = Continues()
+    await runs._run_plan()
+    assert runs.graces == [runner._TERMINATION_GRACE_SECONDS] * 2

@@ -10,7 +10,7 @@ import pytest
 from local_jobs import PATIENCE, kill, processes_of, supervisor_of, wait_until_dead, waits_at
 from optional_packages import requires
 
-from trainer_core import Category
+from trainer_core import Category, Stalled
 from trainer_core.backends.local import runner
 
 pytestmark = [requires("torch"), pytest.mark.slow]
@@ -68,6 +68,34 @@ def kills_itself():
     import signal
 
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def waits_for_ever_in_a_collective():
+    import os
+    import time
+
+    import torch
+    import torch.distributed as dist
+
+    from trainer_core import progress
+
+    dist.init_process_group("gloo")
+    dist.barrier()
+    progress(step=1)
+    if os.environ["RANK"] == "1":
+        time.sleep(3600)  # It skips the collective.
+    dist.all_reduce(torch.ones(1))
+
+
+def test_a_collective_that_waits_for_ever_is_noticed_and_the_stacks_of_all_ranks_say_where(client, ask):
+    options = [Stalled(after="5s")]
+    request = ask(waits_for_ever_in_a_collective, runtime="torch-distributed", num_proc_per_node=2, options=options)
+    diagnosis = client.wait(client.submit(request), timeout=PATIENCE).diagnosis
+    assert (diagnosis.category, diagnosis.retryable, diagnosis.exit_code) == (Category.STALLED, True, 124)
+    assert "after step 1; rank " in diagnosis.reason
+    stacks = [line for line in client.get_job_logs("job") if "[trainjob:stack]" in line]
+    assert {rank for rank in (0, 1) if any(f"rank {rank} MainThread" in line for line in stacks)} == {0, 1}
+    assert any("in all_reduce" in line for line in stacks)
 
 
 def test_two_nodes_of_two_processes_of_a_project_work_together_and_rank_0_reports(client, ask, tmp_path):

@@ -60,7 +60,7 @@ def test_searches_have_names_of_their_own_and_are_listed_with_the_newest_first(c
     assert len(set(names)) == 2
     jobs = client.list_jobs()
     assert [job.name for job in jobs] == names[::-1]
-    assert all(trial.trainjob is not None for job in jobs for trial in job.trials)
+    assert {trial.trainjob is not None for job in jobs for trial in job.trials} == {True}
     client.delete_job(names[0])
     assert [job.name for job in client.list_jobs()] == names[1:]
     with pytest.raises(JobNotFoundError, match=f"'{names[0]}' does not exist"):

@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +15,7 @@ from trainer_core import CustomTrainerContainer, Stalled
 from trainer_core.backends.local.backend import LocalProcessBackend
 from trainer_core.errors import UnsupportedError
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
-from trainer_core.node import beats
+from trainer_core.node import attendant, beats
 from trainer_core.node.attendant import Attendant
 from trainer_core.request_builder import build_request
 
@@ -25,7 +27,7 @@ PTRACE_SEIZE = 0x4206
 RANK = """
 import os, signal, sys, threading, time
 sys.path.insert(0, sys.argv[1])
-from trainer_core.node import beats
+from trainer_core.node import attendant, beats
 beats.begin()
 beats.beat(7)
 print("begun", flush=True)
@@ -40,6 +42,24 @@ HANGS = {
         "prints no stack (state S (sleeping)",
     ),
 }
+
+RANKS = 32
+#: A training with many ranks, each 60 calls deep.
+FORKS = f"""
+def descend(depth):
+    while depth == 60:
+        signal.pause()
+    descend(depth + 1)
+
+for rank in range({RANKS}):
+    if not os.fork():
+        os.environ["RANK"] = str(rank)
+        beats.begin()
+        beats.beat()
+        open(f"{{os.environ['TRAINJOB_BEATS']}}/{{rank}}.ready", "w").close()
+        descend(0)
+os.wait()
+"""
 
 
 class Node:
@@ -67,6 +87,14 @@ class Node:
 @pytest.fixture
 def node(tmp_path):
     return Node(tmp_path)
+
+
+@pytest.fixture
+def ended():
+    """Id of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
 
 
 def test_a_rank_that_is_silent_for_longer_than_the_limit_is_ended(node):
@@ -120,6 +148,8 @@ def test_a_node_is_ended_only_when_all_its_ranks_are_silent(node):
 
 def test_before_the_first_sign_of_progress_there_is_no_limit_and_one_line_says_so(node):
     node.beat(phase=beats.START)
+    assert not node.run(AFTER - 5)
+    assert node.printed == []
     assert not node.run(10_000)
     assert node.printed == ["trainjob: no call of progress() yet: until the first one a hang cannot be noticed\n"]
 
@@ -135,6 +165,7 @@ def test_a_rank_without_a_sign_does_not_keep_a_silent_one_alive(node):
     node.beat(rank=0)
     node.beat(rank=1, phase=beats.START)
     assert node.run(AFTER + 10)
+    assert node.printed == []
 
 
 @pytest.mark.parametrize(("settings", "limit"), [({}, 4 * AFTER), ({"save": 300.0}, 300)])
@@ -156,11 +187,39 @@ def test_a_node_whose_ranks_have_returned_and_do_not_exit_is_complete(node):
     assert node.attendant.code == 0
 
 
-def test_a_process_that_has_ended_is_not_judged(node):
+def test_a_node_whose_ranks_hang_after_others_have_returned_is_not_complete(node):
+    """As after torchrun has started a rank again."""
+    node.beat(phase=beats.RETURNED)
+    node.run(5)
+    node.beat(rank=0)
+    assert node.run(AFTER + 10)
+    assert node.attendant.code == 124
+
+
+def test_a_node_that_has_lost_a_rank_is_not_complete(node, ended):
+    node.beat(rank=0, phase=beats.RETURNED)
+    node.beat(rank=1, pid=ended)
+    assert node.run(AFTER + 10)
+    assert node.attendant.code == 124
+
+
+def test_a_node_one_of_whose_ranks_has_returned_and_ended_is_complete(node, ended):
+    node.beat(rank=0, phase=beats.RETURNED)
+    node.beat(rank=1, phase=beats.RETURNED, pid=ended)
+    assert node.run(AFTER + 10)
+    assert node.attendant.code == 0
+
+
+def test_a_process_that_has_ended_is_not_judged(node, ended):
     """torchrun starts another one in its place, or ends the others."""
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    node.beat(pid=ended.pid)
+    node.beat(pid=ended)
+    assert not node.run(10_000)
+
+
+def test_a_training_that_empties_its_temporary_folder_is_not_ended(node):
+    node.beat()
+    node.run(10)
+    shutil.rmtree(node.folder)
     assert not node.run(10_000)
 
 
@@ -169,6 +228,140 @@ def test_what_the_ranks_of_another_start_have_written_is_not_seen(node, tmp_path
     node.run(AFTER)
     other = Node(tmp_path_factory.mktemp("other"))
     assert not other.run(10_000)
+
+
+@pytest.mark.parametrize(
+    "before", [{"phase": beats.SAVE}, {"pid": os.getppid()}], ids=["a save", "the start of another process"]
+)
+def test_only_the_time_between_two_steps_of_one_process_is_the_length_of_a_step(node, before):
+    node.beat(**before)
+    node.run(35)
+    node.beat()
+    assert node.run(AFTER + 10)
+
+
+@pytest.mark.parametrize(
+    ("phase", "seconds", "is_silent"),
+    [(beats.START, 0, True), (beats.RUN, 15, False), (beats.RUN, 20, True), (beats.OVER, 600, False)],
+)
+def test_stacks_are_printed_at_sigterm_where_all_ranks_were_silent_lately_or_ever(node, phase, seconds, is_silent):
+    assert not node.attendant.is_silent()
+    node.beat(phase=phase)
+    node.run(5 + seconds)
+    assert node.attendant.is_silent() is is_silent
+    node.beat(rank=1)
+    assert not node.attendant.is_silent()
+
+
+@pytest.mark.parametrize(
+    ("beat", "seconds", "reason"),
+    [
+        ({"phase": beats.START}, 115, "no progress in the first 115 s; rank 1"),
+        ({}, 120, "no progress for 2 min; rank 1"),
+        ({"step": 0.0}, 45, "no progress for 45 s after step 0; rank 1"),
+        ({"phase": beats.SAVE, "step": 3.0}, 600, "a checkpoint is not saved after 10 min; rank 1"),
+        ({"phase": beats.RETURNED}, 45, "the function has returned, and the process does not end in 45 s; rank 0"),
+    ],
+)
+def test_the_reason_says_for_how_long_nothing_has_happened_on_a_rank_that_runs(node, beat, seconds, reason):
+    node.beat(rank=0, phase=beats.RETURNED)
+    node.beat(rank=1, **beat)
+    (node.folder / "2").write_bytes(b"begins")
+    node.run(5 + seconds)
+    node.attendant.print_stacks()
+    assert node.attendant.reason.startswith(f"{reason} prints no stack")
+
+
+def test_the_last_step_is_known_although_later_signs_have_none(node):
+    node.beat(step=7.0)
+    node.run(5)
+    node.beat()
+    node.run(50)
+    node.attendant.print_stacks()
+    assert node.attendant.reason.startswith("no progress for 45 s after step 7; ")
+
+
+def test_stacks_are_those_of_the_training_since_the_signal_the_main_thread_first(node):
+    node.beat()
+    node.run(5)
+    text = f"""old
+Thread 0x00aa (most recent call first):
+  File "/x{attendant._SERVER}", line 1 in serve
+Thread 0x00bb [loader] (most recent call first):
+  File "load.py", line 2 in load
+Thread 0x00cc (most recent call first):
+  File "c.py", line 3 in c
+
+Current thread 0x0000 (most recent call first):
+  File "train.py", line 4 in fit
+  File "/x{attendant._BOOTSTRAP}", line 5 in main
+"""
+    (node.folder / f"0{beats.STACKS}").write_text(text)
+    assert node.attendant._read_stacks(node.attendant._ranks[0], 4) == [
+        ("MainThread", ['  File "train.py", line 4 in fit']),
+        ("loader", ['  File "load.py", line 2 in load']),
+        ("thread 0x00cc", ['  File "c.py", line 3 in c']),
+    ]
+
+
+LIBRARY = ['  File "/usr/lib/python3.12/threading.py", line 5 in wait']
+
+
+@pytest.mark.parametrize(
+    ("frames", "place"),
+    [
+        ([*LIBRARY, '  File "/app/train.py", line 9 in fit'], "wait (train.py:9)"),
+        (LIBRARY, "wait (threading.py:5)"),
+        ([], "native code"),
+    ],
+)
+def test_a_thread_is_in_the_innermost_function_at_the_innermost_line_of_the_user(frames, place):
+    assert attendant._locate(frames) == place
+
+
+def test_the_ranks_are_killed_and_a_node_that_is_complete_has_no_error(node, tmp_path):
+    with subprocess.Popen(["sleep", "600"]) as rank:
+        node.beat(pid=rank.pid, phase=beats.RETURNED)
+        node.run(AFTER + 10)
+        node.attendant.report(tmp_path / "record.json")
+        node.attendant.kill()
+        assert rank.wait(60) == -9
+    assert not (tmp_path / "record.json").exists()
+
+
+@pytest.fixture
+def rank(monkeypatch):
+    """This process as a rank; returns phase and step of its last beat."""
+    memory = bytearray(beats.LAYOUT.size)
+    state = {"_memory": memory, "_pid": os.getpid(), "_phase": beats.START, "_step": -1.0}
+    for name, value in state.items():
+        monkeypatch.setattr(beats, name, value)
+    return lambda: beats.LAYOUT.unpack(memory)[1::3]
+
+
+def test_a_sign_in_a_save_belongs_to_the_save_after_which_the_phase_is_that_of_before(rank, monkeypatch):
+    with beats.saving():
+        beats.beat(True)
+        assert rank() == (beats.SAVE, -1.0)
+    assert rank() == (beats.RUN, -1.0)
+    beats.beat(3)
+    beats.enter(beats.OVER)
+    with beats.saving():
+        assert rank() == (beats.SAVE, 3.0)
+    assert rank() == (beats.OVER, 3.0)
+    monkeypatch.setattr(beats, "_pid", os.getppid())
+    beats.enter(beats.RETURNED)
+    assert rank() == (beats.OVER, 3.0)
+
+
+def test_a_process_that_imports_the_module_in_the_environment_of_a_rank_is_not_the_rank(rank, tmp_path, monkeypatch):
+    (tmp_path / "0").write_bytes(beats.LAYOUT.pack(1, beats.RUN, os.getppid(), 0, 1.0))
+    monkeypatch.setenv("TRAINJOB_BEATS", str(tmp_path))
+    monkeypatch.setenv("RANK", "0")
+    before = beats._memory
+    beats._open()
+    assert beats._memory is before
+    assert beats._pid == os.getppid()
 
 
 @pytest.mark.parametrize("hang", HANGS)
@@ -180,17 +373,36 @@ def test_the_stacks_of_a_rank_that_hangs_are_printed_and_the_reason_says_where(h
     with subprocess.Popen(command, env={**os.environ, **settings}, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout.readline() == b"begun\n"
-            attendant = Attendant(tmp_path, {"after": 0.5}, printed.append)
-            while not attendant.check():
+            watch = Attendant(tmp_path, {"after": 0.5}, printed.append)
+            while not watch.check():
                 time.sleep(0.05)
-            attendant.print_stacks()
+            watch.print_stacks()
             record = tmp_path / "record.json"
-            attendant.report(record)
+            watch.report(record)
         finally:
             process.kill()
-    assert "after step 7; rank 3 " + where in attendant.reason
-    assert printed[-1].startswith(f"trainjob: {attendant.reason}\n[trainjob:stack] rank 3 ")
+    assert "after step 7; rank 3 " + where in watch.reason
+    assert printed[-1].startswith(f"trainjob: {watch.reason}\n[trainjob:stack] rank 3 ")
     assert '"type":"trainjob.Stalled"' in record.read_text()
+
+
+def test_of_many_ranks_with_deep_stacks_each_is_in_the_log(tmp_path):
+    printed = []
+    settings = {"TRAINJOB_BEATS": str(tmp_path), "TRAINJOB_STALLED": "{}"}
+    command = [sys.executable, "-c", RANK.format(hang=FORKS), str(ROOT)]
+    with subprocess.Popen(command, env={**os.environ, **settings}, start_new_session=True) as process:
+        try:
+            while len(list(tmp_path.glob("*.ready"))) < RANKS:
+                assert process.poll() is None
+                time.sleep(0.05)
+            attendant = Attendant(tmp_path, {"after": 60}, printed.append)
+            attendant.check()
+            attendant.print_stacks()
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    lines = printed[-1].splitlines()[1:]
+    assert len(lines) <= 200
+    assert {int(line.split()[2]) for line in lines if " rank " in line} == set(range(RANKS))
 
 
 def test_a_process_that_a_rank_has_forked_gives_no_sign_of_life(tmp_path):

@@ -268,6 +268,12 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it(start_store, 
     assert start_store().latest().step == 7
 
 
+def test_two_saves_of_one_step_have_different_folders_and_agree_separately(start_store):
+    saves = [start_store()._saves, start_store()._saves]
+    parts = [saves[0].begin(3), saves[1].begin(3), saves[1].begin(3)]
+    assert (len({part.name for part in parts}), len({part.task for part in parts[1:]})) == (3, 2)
+
+
 def test_every_changed_bit_of_a_manifest_is_noticed(start_store, root):
     save(start_store(), 7)
     name = "step-000000000007"

@@ -31,6 +31,25 @@ def test_a_name_has_slug_digest_and_attempt():
     assert re.fullmatch(r"train-model-[0-9a-f]{10}-3", naming.build_job_name("Train Model!", "dag/run/task", 3))
 
 
+def test_a_long_slug_is_cut_so_that_the_name_has_33_characters_with_digest_and_attempt():
+    assert re.fullmatch(r"x{20}-[0-9a-f]{10}-7", naming.build_job_name("x" * 40, "owner", 7))
+    assert re.fullmatch(r"x{22}-[0-9a-f]{10}", naming.generate_name("x" * 40))
+    assert naming.build_attempt_name("x" * 30 + "-yy", 12) == "x" * 30 + "-12"
+
+
+def test_labels_of_owners_differ_with_their_keys():
+    assert naming.hash_owner_key("a") != naming.hash_owner_key("b")
+    assert re.fullmatch("[0-9a-f]{40}", naming.hash_owner_key("a"))
+
+
+@pytest.mark.parametrize(
+    ("value", "is_namespace", "is_object_name"),
+    [("team-1", True, True), ("a.b", False, True), ("1a", True, True), ("A", False, False), ("a" * 64, False, True)],
+)
+def test_a_namespace_is_a_label_and_the_name_of_an_object_can_have_dots(value, is_namespace, is_object_name):
+    assert (naming.is_namespace(value), naming.is_object_name(value)) == (is_namespace, is_object_name)
+
+
 def test_a_slug_without_a_letter_becomes_job():
     assert naming.build_job_name("42", "owner").startswith("job-")
 

@@ -28,7 +28,7 @@ from trainer_core.options import RestartPolicy
 from trainer_core.request import TrainJobRequest
 from trainer_core.restart_rules import RestartRules
 
-LOST = EndedStart(Category.NODE_LOST, retryable=True)
+LOST = EndedStart(Category.NODE_LOST, retryable=True, seconds=1.0)
 BUG = EndedStart(Category.USER_CODE, exit_code=1)
 END = "2026-11-24T10:00:10.000+00:00"
 
@@ -71,7 +71,7 @@ def run(policy, starts):
         decision = decide_restart(policy, restarts, ended)
         if decision.cause is None:
             break
-        restarts = add_restart(restarts, decision.cause, 1.0)
+        restarts = add_restart(restarts, decision.cause)
     return restarts, decision
 
 
@@ -152,7 +152,7 @@ def end(category=Category.NODE_LOST, attempt=None, step=None, retryable=True, **
 def test_an_outcome_has_the_restart_that_follows_and_the_request_of_the_next_attempt_counts_it():
     request = TrainJobRequest.parse({"name": "job", "restart_policy": {"max_restarts": 2}})
     first = end(attempt=get_attempt_restarts(request), step=7)
-    assert first.restarts.following == RestartCause("NodeLost", 7, END, True, 10)
+    assert first.restarts.following == RestartCause("NodeLost", 7, END, True, 10, 10)
     assert (str(first.diagnosis), first.diagnosis.retryable) == (
         "NodeLost: it is gone; restart 1 of 2 follows",
         True,

@@ -235,8 +235,10 @@ def test_any_record_of_an_error_fits(message, trace, kind):
 
 def test_a_long_name_of_an_error_leaves_room_for_its_message():
     record = {"error": {"type": "E" * 9000, "message": "the reason", "traceback": "", "rank": 0}}
-    error = parse_record(encode_error(record))["error"]
+    data = encode_error(record)
+    error = parse_record(data)["error"]
 
+    assert len(data) <= env.RECORD_LIMIT
     assert error["message"] == "the reason"
     assert error["type"].startswith("EEE")
 

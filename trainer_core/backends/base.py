@@ -68,6 +68,8 @@ class Backend(ABC):
     max_end_seconds: ClassVar[float] = 120.0
     #: The same for what is left of a failed attempt, which was not asked to end: a node may wait for a lost peer.
     max_left_seconds: ClassVar[float] = 30.0
+    #: Whether it starts a training with a RestartPolicy again in the same TrainJob, without a process that waits.
+    restarts_in_place: ClassVar[bool] = False
 
     def submit(
         self,

@@ -268,12 +268,20 @@ def _submit_and_print(
     if project is not None:
         print(f"trainjob: code: {project.files} files, {format_size(project.size)}", file=sys.stderr)
     if request.restart_policy is not None:
-        who = "this command, while it waits," if wait else f"`trainjob wait {ref.name}`"
-        print(f"trainjob: RestartPolicy: {who} starts the training again after a failure", file=sys.stderr)
+        print(f"trainjob: RestartPolicy: {_describe_level(client, ref.name, wait)}", file=sys.stderr)
     run = client.get_run(ref) if client.runs.is_tracked(ref) else None
     if run is not None:
         print(f"trainjob: run {run.url}", file=sys.stderr)
     return print_job(client, ref, wait, timeout, output, attempts)
+
+
+def _describe_level(client: TrainerClient, name: str, wait: bool) -> str:
+    """Return who starts the training again after a failure."""
+    if client.backend.restarts_in_place:
+        return f"restarts are made by the {client.backend.name} backend"
+    if wait:
+        return "restarts are made by this command, while it waits"
+    return f"restarts are made by who waits, and there is none without it: `trainjob wait {name}`"
 
 
 #: Parameters of `submit` and `render` that a definition has too.

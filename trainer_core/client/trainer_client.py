@@ -12,7 +12,7 @@ from trainer_core import naming, readable_log, validation
 from trainer_core.backends import BACKENDS, backend_class
 from trainer_core.backends.base import Backend
 from trainer_core.backends.follower import Follower
-from trainer_core.client import waiting
+from trainer_core.client import default_options, waiting
 from trainer_core.client.runs import JobRuns, TrackedRun
 from trainer_core.config import BackendConfig, ClusterConfig, LocalProcessBackendConfig, config_from_dict
 from trainer_core.errors import BackendUnavailableError, JobNotFoundError
@@ -103,7 +103,7 @@ class TrainerClient:
         runs: The MLflow runs of TrainJobs, for orchestrators that report to them.
 
     Raises:
-        ValueError: The argument is not a backend configuration.
+        ValueError: The argument is not a backend configuration, or one of its `default_options` is invalid.
         BackendUnavailableError: The backend needs an extra that is not installed, or cannot be reached.
     """
 
@@ -122,6 +122,7 @@ class TrainerClient:
         # Every backend class is constructed from its own configuration.
         self.backend: Backend = backend_class(backend_config.backend)(backend_config)  # type: ignore[call-arg]
         self.runs = JobRuns(self.backend, tracking, self.get_job_request)
+        self._default_options = default_options.read_fields(backend_config, self.backend)
 
     def list_runtimes(self) -> list[Runtime]:
         """Return the runtimes that a TrainJob can refer to."""
@@ -267,7 +268,7 @@ class TrainerClient:
         Args:
             request: The request, from `build_request`.
         """
-        return self.backend.render(request)
+        return self.backend.render(default_options.apply(request, self._default_options))
 
     def dry_run(self, request: TrainJobRequest) -> None:
         """Check whether the backend would accept the request. Creates nothing.
@@ -278,6 +279,7 @@ class TrainerClient:
         Raises:
             TrainerError: The backend would refuse the request.
         """
+        request = default_options.apply(request, self._default_options)
         self.backend.dry_run(request if request.name else request.with_name(naming.generate_name()))
 
     def submit(self, request: TrainJobRequest, *, before_create: Callable[[], None] | None = None) -> TrainJobRef:
@@ -295,6 +297,7 @@ class TrainerClient:
             TrainerError: The request was refused. Nothing was created.
             BackendUnavailableError: The backend cannot be reached.
         """
+        request = default_options.apply(request, self._default_options)
         return self.repeat_while_unavailable("The submit", lambda: self.runs.submit(request, before_create))
 
     def repeat_while_unavailable(self, what: str, send: Callable[[], _T]) -> _T:

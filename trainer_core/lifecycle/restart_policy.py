@@ -35,6 +35,8 @@ class EndedStart:
     #: Its last checkpoint, or without the option Checkpoints the last step that it reported. None if unknown.
     step: float | None = None
     at: str | None = None
+    #: Its run time.
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,14 @@ class AttemptRestarts:
     earlier: Restarts = field(default_factory=Restarts)
     active_deadline_seconds: int | None = None
     has_checkpoints: bool = False
+    #: When the last start began, ISO 8601. None for the first start of the TrainJob.
+    started_at: str | None = None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """What the earlier starts have left of `active_deadline_seconds`. None without a deadline."""
+        limit = self.active_deadline_seconds
+        return None if limit is None else max(1.0, limit - self.earlier.seconds)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
@@ -98,7 +108,7 @@ def decide_restart(rules: RestartRules, earlier: Restarts, ended: EndedStart) ->
         return RestartDecision(reason=f"no restart follows, because {starts} made no progress")
     delay = min(_MAX_DELAY, rules.delay * 2.0 ** min(earlier.total, _MAX_CAUSES))
     number = f"restart {earlier.counted + 1} of {rules.max_restarts}" if is_counted else "a restart that is not counted"
-    cause = RestartCause(ended.category.value, ended.step, ended.at, is_counted, delay)
+    cause = RestartCause(ended.category.value, ended.step, ended.at, is_counted, delay, ended.seconds)
     return RestartDecision(cause, f"{number} follows")
 
 
@@ -120,14 +130,14 @@ def _count_without_progress(earlier: Restarts, step: float | None) -> int:
     return 0 if made_progress else earlier.without_progress + 1
 
 
-def add_restart(earlier: Restarts, cause: RestartCause, seconds: float) -> Restarts:
-    """Return the restarts before the start that follows one that ran for some seconds."""
+def add_restart(earlier: Restarts, cause: RestartCause) -> Restarts:
+    """Return the restarts before the start that follows the one that ended for a cause."""
     steps = [step for step in (earlier.step, cause.step) if step is not None]
     return Restarts(
         total=earlier.total + 1,
         counted=earlier.counted + cause.counted,
         causes=(*earlier.causes, cause)[-_MAX_CAUSES:],
-        seconds=earlier.seconds + seconds,
+        seconds=earlier.seconds + cause.seconds,
         step=max(steps, default=None),
         without_progress=_count_without_progress(earlier, cause.step),
     )
@@ -139,10 +149,11 @@ def decide_outcome(outcome: Outcome, attempt: AttemptRestarts, reported_step: fl
     if diagnosis is None:
         return replace(outcome, restarts=attempt.earlier)
     step = outcome.checkpoint if attempt.has_checkpoints else reported_step
-    ended = EndedStart(diagnosis.category, diagnosis.retryable, diagnosis.exit_code, step, outcome.finished_at)
+    seconds = _get_seconds(replace(outcome, started_at=attempt.started_at or outcome.started_at))
+    ended = EndedStart(diagnosis.category, diagnosis.retryable, diagnosis.exit_code, step, outcome.finished_at, seconds)
     decision = decide_restart(attempt.rules, attempt.earlier, ended)
     limit = attempt.active_deadline_seconds
-    if decision.cause and limit is not None and limit - attempt.earlier.seconds - _get_seconds(outcome) < 1:
+    if decision.cause and limit is not None and limit - attempt.earlier.seconds - seconds < 1:
         decision = RestartDecision(reason="no restart follows, because no time is left of active_deadline_seconds")
     if memory is not None and diagnosis.category is Category.OUT_OF_MEMORY and not diagnosis.retryable:
         memory = replace(memory, next=None)  # It was the memory of a GPU, which MoreMemory does not raise.
@@ -158,7 +169,7 @@ def decide_outcome(outcome: Outcome, attempt: AttemptRestarts, reported_step: fl
 def count_restart(outcome: Outcome) -> Restarts:
     """Return the restarts before the start that follows an outcome: none without an earlier start to follow."""
     restarts = outcome.restarts or Restarts()
-    return add_restart(restarts, restarts.following, _get_seconds(outcome)) if restarts.following else Restarts()
+    return add_restart(restarts, restarts.following) if restarts.following else Restarts()
 
 
 def _get_seconds(outcome: Outcome) -> float:

@@ -20,7 +20,7 @@ from . import beats, termination
 PREFIX = "[trainjob:stack] "
 #: Exit code of a node that has stalled: that of `timeout`.
 STALLED = 124
-#: Seconds between two checks, and most seconds in which all ranks print their stacks.
+#: Seconds between two checks, and most seconds in which a few ranks print their stacks.
 _PAUSE = 5.0
 _STACK_SECONDS = 2.0
 _MAX_LINES = 200
@@ -86,6 +86,8 @@ class Attendant:
         self._time = 0.0
         self._longest = 0.0
         self._ranks: dict[int, _Rank] = {}
+        #: Whether a rank has ended before its function returned.
+        self._has_lost = False
         self._stack = ""
         self._has_warned = False
 
@@ -97,11 +99,11 @@ class Attendant:
         self._read()
         self._warn()
         alive = list(self._ranks.values())
-        if alive and all(rank.record.phase == beats.RETURNED for rank in alive):
-            self.code = 0
+        if has_returned := bool(alive) and all(rank.record.phase == beats.RETURNED for rank in alive):
             judged = alive
         else:
             judged = [r for r in alive if r.record.phase != beats.RETURNED and self._get_limit(r) is not None]
+        self.code = 0 if has_returned and not self._has_lost else STALLED
         return bool(judged) and all(self._is_over(rank) for rank in judged)
 
     def is_silent(self) -> bool:
@@ -120,19 +122,21 @@ class Attendant:
         self._wait_for_stacks([(rank, offset) for rank in ranks if (offset := offsets[rank.number]) is not None])
         main: list[str] = []
         others: list[str] = []
+        share = max(2, _MAX_LINES // max(1, len(ranks)))
         for rank in ranks:
             threads = self._read_stacks(rank, offsets[rank.number])
             if not threads:
                 main.append(f"rank {rank.number} prints no stack: {_describe(rank)}")
             for index, (name, frames) in enumerate(threads):
-                (others if index else main).extend([f"rank {rank.number} {name} (most recent call first)", *frames])
+                lines = [f"rank {rank.number} {name} (most recent call first)", *frames]
+                (others if index else main).extend(lines if index else lines[:share])
             if rank is ranks[0]:
                 self._stack = "\n".join(threads[0][1]) if threads else _describe(rank)
                 where = f"is in {_locate(threads[0][1])}" if threads else f"prints no stack ({_describe(rank)})"
                 was = "was stopped by a signal and " * _is_stopped(rank)
                 self.reason = f"{self._explain(rank)}; rank {rank.number} {was}{where}"
-        lines = [f"{PREFIX}{line}\n" for line in [*main, *others][:_MAX_LINES]]
-        self._write("".join([f"trainjob: {self.reason}\n", *lines]))
+        shown = [f"{PREFIX}{line}\n" for line in [*main, *others][: max(_MAX_LINES, len(main))]]
+        self._write("".join([f"trainjob: {self.reason}\n", *shown]))
 
     def report(self, path: Path) -> None:
         """Record why the node is ended, unless it is complete or a rank has failed before."""
@@ -158,7 +162,7 @@ class Attendant:
 
     def _wait_for_stacks(self, asked: Sequence[tuple[_Rank, int]]) -> None:
         """Wait until each rank has printed all."""
-        end, before = time.monotonic() + _STACK_SECONDS, [-1]
+        end, before = time.monotonic() + _STACK_SECONDS * (1 + len(asked) / 16), [-1]
         while asked and time.monotonic() < end:
             sizes = [self._get_size(rank) for rank, _ in asked]
             if sizes == before and all(size > offset for size, (_, offset) in zip(sizes, asked, strict=True)):
@@ -167,16 +171,19 @@ class Attendant:
             time.sleep(_STACK_SECONDS / 20)
 
     def _read(self) -> None:
-        found = {}
-        for path in self._folder.iterdir():
-            data = path.read_bytes() if path.name.isdecimal() else b""
-            if len(data) < beats.LAYOUT.size:
-                continue
-            record = _Record(*beats.LAYOUT.unpack_from(data))
+        found: dict[int, _Rank] = {}
+        records: dict[int, _Record] = {}
+        with contextlib.suppress(OSError):  # The training has emptied its temporary folder: none is judged.
+            for path in self._folder.iterdir():
+                data = path.read_bytes() if path.name.isdecimal() else b""
+                if len(data) >= beats.LAYOUT.size:
+                    records[int(path.name)] = _Record(*beats.LAYOUT.unpack_from(data))
+        self._has_lost = False
+        for number, record in records.items():
             status = _read_status(record.pid)
             if status is None:
+                self._has_lost |= record.phase < beats.OVER
                 continue
-            number = int(path.name)
             known = self._ranks.get(number)
             rank = found[number] = known or _Rank(number, record, self._time)
             if rank.record.time != record.time or status.get("TracerPid", "0") != "0":

@@ -69,6 +69,7 @@ class BackendCase:
         reports_resource_use: It reports the use of processor, memory and GPUs.
         limits_memory: A node has the memory that its request asks for, so that another attempt can ask for more.
         restarts_trainings: It accepts the option `RestartPolicy`.
+        restarts_in_place: It starts a training again in the same job, without a process that waits.
         notices_stalls: It ends a training that makes no progress.
         restarts_processes: A process that was killed is started again in the same attempt.
         shares_checkpoints: All nodes of a job can mount the place of its checkpoints.
@@ -94,6 +95,7 @@ class BackendCase:
     reports_resource_use: bool = True
     limits_memory: bool = True
     restarts_trainings: bool = True
+    restarts_in_place: bool = False
     notices_stalls: bool = True
     restarts_processes: bool = False
     shares_checkpoints: bool = True

@@ -49,6 +49,43 @@ class Restarting(Contract):
         assert [cause.step for cause in outcome.restarts.causes] == [1, 2]  # type: ignore[union-attr]
         assert (outcome.result, outcome.resumed_from) == (3, 2)
 
+    @applies_to(restarts_in_place=True)
+    def test_a_training_is_started_again_in_the_same_job_without_a_process_that_waits(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        policy = RestartPolicy(max_restarts=1, exit_codes={3: "count"}, delay=0)
+        request = build_request(exit_after_checkpoint, {"code": 3, "starts": 3}, options=[Checkpoints(), policy])
+        ref = client.submit(request)
+        outcome = client.wait(ref, restarts=False)
+        assert _summarize(outcome) == ("Failed", 1, 1, [("UserCode", True)])
+        assert (outcome.job, outcome.checkpoint, outcome.resumed_from) == (ref, 2, 1)
+        assert [job.name for job in client.list_jobs()] == [ref.name]
+
+    @applies_to(restarts_in_place=True)
+    def test_a_training_that_waits_for_its_restart_can_be_cancelled(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        policy = RestartPolicy(exit_codes={3: "free"}, delay="1h")
+        ref = client.submit(build_request(exit_with, {"code": 3}, options=[policy]))
+        with client.follow(ref) as follower:
+            while not (follower.next_observation(30).queued or "").startswith("started again in 300 s: UserCode"):
+                pass
+        client.cancel(ref)
+        outcome = client.wait(ref)
+        assert outcome.diagnosis is not None
+        assert (outcome.diagnosis.category, _summarize(outcome)) == (Category.DELETED, ("Failed", 0, 0, []))
+
+    @applies_to(restarts_trainings=True, restarts_in_place=False)
+    def test_a_training_is_not_started_again_until_a_process_waits(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        policy = RestartPolicy(exit_codes={3: "free"}, delay=0)
+        outcome = client.wait(client.submit(build_request(exit_with, {"code": 3}, options=[policy])), restarts=False)
+        assert _summarize(outcome) == ("Failed", 0, 0, [])
+        assert outcome.restarts is not None
+        assert outcome.restarts.following is not None
+        assert len(client.list_jobs()) == 1
+
     @applies_to(restarts_trainings=True, is_visible_to_other_clients=True)
     def test_two_processes_that_wait_share_one_budget(
         self, case: BackendCase, client: TrainerClient, build_request: BuildRequest, tmp_path: Path

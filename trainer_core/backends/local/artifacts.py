@@ -28,31 +28,31 @@ def read_termination_record(path: Path) -> dict[str, Any]:
         return {}
 
 
-def read_last_lines(log: Path) -> list[str]:
-    """Return up to 50 lines from the end of a log."""
+def read_last_lines(log: Path, begin: int = 0) -> list[str]:
+    """Return up to 50 lines from the end of a log, none of them before an offset."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
+            file.seek(max(begin, size - _TAIL_BYTES))
             text = file.read().decode("utf-8", "replace")
     except FileNotFoundError:
         return []
     return text.splitlines()[-_TAIL_LINES:]
 
 
-def read_last_progress(log: Path) -> Progress | None:
-    """Return the last progress report of a log; None if its last 8 MiB contain none."""
-    return find_last_progress(_read_progress_lines(log))
+def read_last_progress(log: Path, begin: int = 0) -> Progress | None:
+    """Return the last progress report of a log after an offset; None if its last 8 MiB contain none."""
+    return find_last_progress(_read_progress_lines(log, begin))
 
 
-def _read_progress_lines(log: Path) -> Iterator[str]:
+def _read_progress_lines(log: Path, begin: int) -> Iterator[str]:
     """Yield the lines of a log that may be progress reports, newest first."""
-    for block in _read_blocks_backwards(log):
+    for block in _read_blocks_backwards(log, begin):
         if _PROGRESS_PREFIX in block:
             yield from reversed(block.decode("utf-8", "replace").splitlines())
 
 
-def _read_blocks_backwards(log: Path) -> Iterator[bytes]:
+def _read_blocks_backwards(log: Path, begin: int) -> Iterator[bytes]:
     """Yield blocks of complete lines, starting at the end of a log."""
     try:
         file = log.open("rb")
@@ -60,7 +60,7 @@ def _read_blocks_backwards(log: Path) -> Iterator[bytes]:
         return
     with file:
         position = file.seek(0, os.SEEK_END)
-        stop, rest = max(0, position - _PROGRESS_BYTES), b""
+        stop, rest = max(begin, position - _PROGRESS_BYTES), b""
         while position > stop:
             start = max(stop, position - _BLOCK_BYTES)
             file.seek(start)

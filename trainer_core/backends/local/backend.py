@@ -70,6 +70,7 @@ class LocalProcessBackend(Backend):
     """
 
     name: ClassVar[str] = "local"
+    restarts_in_place: ClassVar[bool] = True
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "StartWithin", "Suspend", "Checkpoints"),

@@ -75,6 +75,8 @@ class JobRecord:
     queued: str | None = None
     #: With the option RestartPolicy: `AttemptRestarts` as JSON data, with the restarts of this job.
     restarts: dict[str, Any] | None = None
+    #: Outcome of the last start until the restart that follows it begins. It is that of the job if none begins.
+    ended_start: dict[str, Any] | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -89,8 +91,9 @@ class JobRecord:
 
     def to_dict(self) -> dict[str, Any]:
         data = asdict(self)
-        if self.restarts is None:  # Earlier releases refuse a field that they do not know.
-            del data["restarts"]
+        for name in ("restarts", "ended_start"):  # Earlier releases refuse a field that they do not know.
+            if data[name] is None:
+                del data[name]
         return data
 
     @classmethod
@@ -161,11 +164,15 @@ def lost_outcome(
 ) -> Outcome:
     """Return the outcome of a job whose supervisor exited without recording one.
 
-    A job that was cancelled before has the outcome of a cancelled job, so that no retry starts it again.
+    A job that was cancelled before has the outcome of a cancelled job, so that no retry starts it again. One that
+    waited for its restart has the outcome of its last start.
     """
+    cancellation = parse_cancellation(desired)
+    if record.ended_start is not None and cancellation is None:
+        return Outcome.from_dict(record.ended_start)
     what = f"the supervisor (process {record.supervisor}) exited while the job was {record.status}"
     lost = Facts(infrastructure_error=f"{what}; see {supervisor_log}")
-    return failed_outcome(record, ref, parse_cancellation(desired) or lost, progress)
+    return failed_outcome(record, ref, cancellation or lost, progress)
 
 
 def append_event(path: Path, reason: str, message: str, step: str | None = None) -> None:

@@ -17,6 +17,7 @@ from trainer_core.errors import (
     RuntimeNotFoundError,
 )
 from trainer_core.jobs import FAILED, Observation, Outcome, Step, TrainJob, TrainJobRef
+from trainer_core.lifecycle.restart_policy import AttemptRestarts
 from trainer_core.request import Metadata, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
@@ -116,7 +117,14 @@ def observe_job(folder: JobFolder, ref: TrainJobRef) -> Observation:
             return Observation(FAILED, outcome=outcome)
     recorded = Outcome.from_dict(record.outcome) if record.outcome else None
     progress = read_last_progress(folder.log_path(_progress_step(record)))
-    return Observation(record.status, progress=progress, outcome=recorded, queued=record.queued)
+    restarts = AttemptRestarts.parse(record.restarts)
+    return Observation(
+        record.status,
+        progress=progress,
+        outcome=recorded,
+        queued=record.queued,
+        restarts=restarts.earlier if restarts else None,
+    )
 
 
 def _progress_step(record: JobRecord) -> str:

@@ -5,7 +5,8 @@
 1. It waits while the job is suspended, then for its place in the queue of the host.
 2. `_run_plan` runs the initializers, one after the other, and builds the environment of the packages.
 3. All nodes run at the same time. A change of the desired state, the deadline, or a node that fails ends the others.
-4. A suspended job begins again at 1; otherwise the outcome is recorded.
+4. A suspended job begins again at 1, and so does one that its RestartPolicy starts again after a failure; otherwise the
+   outcome is recorded.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -45,10 +47,11 @@ from trainer_core.jobs import (
     RUNNING,
     SUSPENDED,
     Outcome,
+    Progress,
     build_complete_outcome,
 )
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts
-from trainer_core.lifecycle.restart_policy import AttemptRestarts
+from trainer_core.lifecycle.restart_policy import AttemptRestarts, count_restart
 from trainer_core.node import env, locks, resource_monitor
 from trainer_core.node.attendant import Attendant
 from trainer_core.resource_use import summarize_resource_use
@@ -65,6 +68,8 @@ _PORT_TRIES = 200
 _MAX_WAITING_REPORTS = 1000
 #: Precision of the times of log lines.
 _LOG_TIMES_SECONDS = 1.0
+#: Pause before processes of an earlier start, which could not be killed, are looked for again.
+_LEFT_PROCESSES_SECONDS = 1.0
 _QUEUE_POLL_SECONDS, _MAX_QUEUE_POLL_SECONDS = 0.2, 2.0
 
 
@@ -104,6 +109,10 @@ class LocalJobRunner:
         self._desired_changed = asyncio.Event()
         self._interrupted = False
         self._grace = _TERMINATION_GRACE_SECONDS
+        #: When the restart that the record waits for begins, on the clock of the loop.
+        self._restart_at = 0.0
+        #: Sizes of the logs at the last restart: what is before them is of earlier starts.
+        self._log_sizes: dict[str, int] = {}
 
     @property
     def retention(self) -> tuple[int, float]:
@@ -125,14 +134,17 @@ class LocalJobRunner:
         while True:
             try:
                 await self._wait_while_suspended()
+                await self._wait_for_restart()
                 await self._wait_in_queue()
                 await self._run_plan()
             except _SuspendedError:
                 continue
-            except _FailedError as failed:
-                self._finish_failed(failed.facts)
-            except OSError as error:
-                self._finish_failed(Facts(infrastructure_error=f"the supervisor failed: {error}"))
+            except (_FailedError, OSError) as error:
+                lost = Facts(infrastructure_error=f"the supervisor failed: {error}")
+                outcome = self._build_failed_outcome(error.facts if isinstance(error, _FailedError) else lost)
+                if self._plan_restart(outcome):
+                    continue
+                self._finish(FAILED, outcome)
             else:
                 self._finish(COMPLETE, self._build_outcome())
             finally:
@@ -154,8 +166,56 @@ class LocalJobRunner:
             self._desired_changed.clear()
         self._check_cancelled()
         if suspended:
+            if self._record.restarts is not None:  # The deadline counts from here.
+                self._record.restarts["started_at"] = utc_timestamp()
             self._set_status(CREATED)
             self._append_event("Resumed", "TrainJob is resumed")
+
+    def _plan_restart(self, outcome: Outcome) -> bool:
+        """Record the end of a start; return whether another one follows in this job, by the RestartPolicy."""
+        following = outcome.restarts.following if outcome.restarts else None
+        if following is None or self._interrupted:
+            return False
+        self._restart_at = asyncio.get_running_loop().time() + following.delay
+        self._record.ended_start = outcome.to_dict()
+        self._record.queued = f"started again in {following.delay:.0f} s: {outcome.diagnosis}"
+        for step in self._record.steps:
+            if step.status == job_record.RUNNING:
+                step.status = job_record.STEP_FAILED
+        self._set_status(CREATED)
+        self._append_event("Restarting", f"TrainJob is {self._record.queued}")
+        return True
+
+    async def _wait_for_restart(self) -> None:
+        """Wait for the time of the restart that follows the last start, if any, and add it to the history."""
+        if self._record.ended_start is None:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            while (remaining := self._restart_at - loop.time()) > 0 or await self._has_processes():
+                await self._wait_for_desired(remaining if remaining > 0 else _LEFT_PROCESSES_SECONDS)
+                self._check_cancelled()
+                if self._is_desired("suspend", False):
+                    raise _SuspendedError
+        finally:
+            self._record.queued = None
+        ended, attempt = Outcome.from_dict(self._record.ended_start), AttemptRestarts.parse(self._record.restarts)
+        if attempt is not None:
+            attempt = replace(attempt, earlier=count_restart(ended), started_at=utc_timestamp())
+            self._record.restarts = attempt.to_dict()
+        self._record.ended_start = self._record.finished = None
+        for step in self._record.steps:
+            step.status, step.pid, step.exit_code = job_record.PENDING, None, None
+            self._log_sizes[step.name] = _get_size(self._folder.log_path(step.name))
+            self._folder.allocate_termination(step.name)
+        # Without it a supervisor that is killed would forget the restart, and the next attempt would repeat it.
+        write_json(self._folder.status, self._record.to_dict(), durable=True)
+        self._append_event("Restarted", f"TrainJob is started again after {ended.diagnosis}")
+
+    async def _has_processes(self) -> bool:
+        """Kill what the last start has left; return whether something is alive: a process may wait for its disk."""
+        await asyncio.to_thread(processes.kill_job_processes, [self._record.uid])
+        return next(processes.find_processes([self._record.uid]), None) is not None
 
     async def _wait_in_queue(self) -> None:
         """Wait until fewer than ``max_parallel`` jobs are ahead. Without a limit, the job only counts for others."""
@@ -221,7 +281,9 @@ class LocalJobRunner:
     async def _wait_for_steps(self, steps: asyncio.Task[None]) -> None:
         loop = asyncio.get_running_loop()
         seconds: int | None = self._plan["active_deadline_seconds"]
-        deadline = None if seconds is None else loop.time() + seconds
+        attempt = AttemptRestarts.parse(self._record.restarts)
+        left = attempt.seconds_left if attempt else seconds
+        deadline = None if left is None else loop.time() + left
         while True:
             desired_changed = asyncio.create_task(self._desired_changed.wait())
             timeout = None if deadline is None else max(0.0, deadline - loop.time())
@@ -409,7 +471,7 @@ class LocalJobRunner:
 
     def _collect_facts(self, name: str, code: int) -> StepFacts:
         record = read_termination_record(self._folder.termination_path(name))
-        log_tail = read_last_lines(self._folder.log_path(name))
+        log_tail = read_last_lines(self._folder.log_path(name), self._log_sizes.get(name, 0))
         return StepFacts.from_record(name, record, exit_code=code, node=socket.gethostname(), log_tail=log_tail)
 
     def _read_node_records(self) -> list[dict[str, Any]]:
@@ -431,8 +493,8 @@ class LocalJobRunner:
 
     def _build_outcome(self) -> Outcome:
         """Build the outcome of a job whose steps all succeeded."""
-        nodes, records = [step["name"] for step in self._list_nodes()], self._read_node_records()
-        progress = read_last_progress(self._folder.log_path(nodes[0])) if nodes else None
+        nodes, records = self._list_nodes(), self._read_node_records()
+        progress = self._read_last_progress() if nodes else None
         self._record.finished = utc_timestamp()
         restarts = AttemptRestarts.parse(self._record.restarts)
         return build_complete_outcome(
@@ -446,11 +508,13 @@ class LocalJobRunner:
             restarts=restarts.earlier if restarts else None,
         )
 
-    def _finish_failed(self, facts: Facts) -> None:
+    def _build_failed_outcome(self, facts: Facts) -> Outcome:
         self._record.finished = utc_timestamp()
-        last = read_last_progress(self._folder.log_path("node-0"))
         records = self._read_node_records()
-        self._finish(FAILED, job_record.failed_outcome(self._record, self._ref, facts, last, records))
+        return job_record.failed_outcome(self._record, self._ref, facts, self._read_last_progress(), records)
+
+    def _read_last_progress(self) -> Progress | None:
+        return read_last_progress(self._folder.log_path("node-0"), self._log_sizes.get("node-0", 0))
 
     def _finish(self, status: str, outcome: Outcome) -> None:
         for step in self._record.steps:
@@ -459,6 +523,7 @@ class LocalJobRunner:
         message = str(outcome.diagnosis) if outcome.diagnosis else f"TrainJob {self._record.name} is complete"
         self._append_event(status, message)
         self._record.outcome = outcome.to_dict()
+        self._record.ended_start = None
         # Before anybody sees the end: afterwards nothing of the job changes.
         self._leave_queue()
         self._record.status = status
@@ -540,6 +605,10 @@ def _is_port_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def _get_size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _open_log(path: Path) -> IO[bytes]:

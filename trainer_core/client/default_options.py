@@ -1,0 +1,69 @@
+"""The options that a backend's configuration gives to the TrainJobs whose requests do not have them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from trainer_core.backends.base import Backend
+from trainer_core.config import DEFAULT_OPTIONS, BackendConfig, read_default_options
+from trainer_core.errors import InvalidRequestError
+from trainer_core.lifecycle.attempt_memory import get_attempt_memory
+from trainer_core.request import TrainJobRequest
+
+_VARIABLE = "TRAINJOB_DEFAULT_OPTIONS"
+
+
+def read_fields(config: BackendConfig, backend: Backend) -> dict[str, Any]:
+    """Return the fields of a request that the default options set.
+
+    The environment variable can be set for several backends: an option that this one does not accept is left out.
+    """
+    what, options = f"{type(config).__name__} default_options", getattr(config, "default_options", None)
+    try:
+        if options is None and (text := os.environ.get(_VARIABLE)):
+            what = _VARIABLE
+            options = [each for each in read_default_options(text) if backend.accepts.issuperset(each)]
+        if not options:
+            return {}
+        from trainer_core import request_builder  # Loads the packaging code.
+
+        data = request_builder.build_request_data(backend=backend, options=options)
+        request = TrainJobRequest.parse(data)
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from error
+    return {name: getattr(request, name) for name in data if name in DEFAULT_OPTIONS.values()}
+
+
+def apply(request: TrainJobRequest, fields: dict[str, Any]) -> TrainJobRequest:
+    """Return a request with the fields that it does not have, where they apply. Its fingerprint is the same."""
+    chosen = {
+        name: value
+        for name, value in fields.items()
+        if getattr(request, name) is None and _is_applicable(name, request.model_copy(update={name: value}))
+    }
+    if not chosen:
+        return request
+    defaults = tuple(sorted({*(request.defaults or ()), *chosen}))
+    return request.model_copy(update={**chosen, "defaults": defaults})
+
+
+def _is_applicable(name: str, request: TrainJobRequest) -> bool:
+    """Return whether a request can have a field: a default must not refuse a TrainJob."""
+    trainer = request.trainer
+    if trainer is None or name == "start_within":
+        return name == "start_within"
+    if name == "stalled":
+        return trainer.code is not None
+    if request.search is not None:
+        return False  # A search decides about the retries of its trials.
+    if name == "restart_policy":
+        return not request.literal_secrets  # They are not stored for the next attempt.
+    if name == "more_memory":
+        if request.runai is not None and {"memory", "memory_limit"} & {*request.runai.spec, *request.runai.master}:
+            return False
+        try:
+            get_attempt_memory(request)
+        except InvalidRequestError:
+            return False
+    return True
