@@ -45,6 +45,7 @@ def a_dag(name: str, dag_arguments: dict | None = None, operator: type = TrainJo
 
 waiting = a_dag("waiting", retries=1, retry_delay=datetime.timedelta(seconds=1))
 deferred = a_dag("deferred", deferrable=True)
+# With a retry, the DAGs of tasks that are cleared: see the test of `cleared`.
 cleared = a_dag("cleared", deferrable=True, retries=1, retry_delay=datetime.timedelta(seconds=1))
 kept = a_dag("kept", deferrable=True, on_kill="keep")
 asked = a_dag("asked", deferrable=True, on_clear="ask", retries=1, retry_delay=datetime.timedelta(seconds=1))
@@ -55,6 +56,8 @@ searching = a_dag(
     search_space={"x": Search.uniform(0, 1)},
     objectives=[{"metric": "accuracy", "direction": "maximize"}],
     trial_config=TrialConfig(num_trials=4, parallel_trials=2),
+    retries=1,
+    retry_delay=datetime.timedelta(seconds=1),
 )
 out_of_time = a_dag(
     "out_of_time", operator=EndsAfterSubmit, deferrable=True, execution_timeout=datetime.timedelta(hours=1)

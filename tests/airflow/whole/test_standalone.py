@@ -145,12 +145,12 @@ def running_trials(airflow, task, generation):
 @needs_trigger_on_kill
 def test_clearing_a_search_starts_another_and_marking_it_failed_ends_its_trials(airflow, gate):
     task = airflow.start("searching", gate)
-    first = running_trials(airflow, task, "0")
+    first = running_trials(airflow, task, "1")
     task.triggered()
     task.clear()
-    second = running_trials(airflow, task, "1")
+    second = running_trials(airflow, task, "2")
     assert {why_it_ended(airflow, name) for name in first} == {"it was cancelled"}
-    task.triggered(attempt=2)
+    task.triggered()
     task.mark("failed")
     assert {why_it_ended(airflow, name) for name in second} == {"it was cancelled"}
     assert len(list_trials(airflow, task)) == 4
