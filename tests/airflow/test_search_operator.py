@@ -309,7 +309,7 @@ def test_the_event_of_a_model_is_that_of_the_best_trial(home):
     ("arguments", "message"),
     [
         ({"space": {"rate": [1]}}, "square has no parameter rate"),
-        ({"space": {}}, "search_space must be a dict of parameters"),
+        ({"space": {}}, "search_space must be a dict of at least one parameter"),
         ({"space": {"x": [1]}}, "square requires kind"),
         ({"wait_for_completion": False}, "always waits"),
         ({"on_clear": "ask"}, "clearing always starts another search; remove on_clear"),

@@ -41,6 +41,7 @@ def test_the_checkpoints_of_a_job_are_listed_and_pruned(trainjob, submit):
     header, *lines = trainjob("checkpoints", "job").stdout.splitlines()
     assert header.split() == ["STEP", "SIZE", "SAVED", "JOB", "WHICH", "METRICS"]
     assert [line.split()[0] for line in lines] == ["1", "2", "3", "4"]
+    assert [line.split("job")[1].split()[:-1] for line in lines] == [["best"], [], [], ["newest"]]
     found = trainjob.json("checkpoints", "job")
     assert [(each["step"], each["newest"], each["best"], each["loaded"]) for each in found] == [
         (1, False, True, False),

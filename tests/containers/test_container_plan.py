@@ -216,6 +216,27 @@ def test_credentials_are_in_neither_arguments_nor_environment_nor_labels():
     assert create_request.SECRETS_PATH in job["Entrypoint"][2]
 
 
+@pytest.mark.parametrize(
+    ("ignored", "variable"),
+    [({}, None), ({"ignore_patterns": []}, ""), ({"ignore_patterns": ["*.bin", "x"]}, "*.bin,x")],
+)
+def test_an_initializer_gets_its_source_and_what_it_ignores(ignored, variable):
+    source = {"storage_uri": "hf://org/data", "env": {"A": "1"}, **ignored}
+    step = build_plan(build_request(initializer={"dataset": source}))["steps"][0]
+    expected = {"A": "1", "STORAGE_URI": "hf://org/data", "IGNORE_PATTERNS": variable}
+    assert step["env"] == {name: value for name, value in expected.items() if value is not None}
+
+
+def test_the_programs_of_a_node_are_those_that_its_options_need(monkeypatch):
+    seen = []
+    monkeypatch.setattr(plan.argv_payload, "render_argv", lambda *_, **needs: seen.append(needs) or ["python"])
+    node()
+    options = {"checkpoints": {"uri": "s3://bucket/runs"}, "stalled": {"after": "20m"}}
+    node(runtime={"name": "torch-distributed"}, trainer={"num_proc_per_node": 3}, **options)
+    none = {"processes": None, "s3": False, "is_trial": False, "is_attended": False}
+    assert seen == [none, {"processes": 3, "s3": True, "is_trial": False, "is_attended": True}]
+
+
 def test_an_initializer_image_without_a_program_is_explained(tmp_path):
     secrets = tmp_path / "secrets.json"
     secrets.write_text("{}")

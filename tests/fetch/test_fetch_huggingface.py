@@ -322,6 +322,15 @@ def test_offline_the_cache_of_huggingface_hub_is_used(hub, fetch, monkeypatch):
     assert fetch("hf://org/model") == offline
 
 
+def test_offline_a_file_that_is_in_no_cache_is_named_with_a_remedy(hub, fetch, monkeypatch):
+    hub.publish("org/model", FILES)
+    (fetch("hf://org/model") / "config.json").unlink()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+    with pytest.raises(FetchError, match=r"config\.json is not in .*, and HF_HUB_OFFLINE is set; unset it once"):
+        fetch("hf://org/model")
+
+
 def test_offline_an_uncached_repository_is_rejected_with_a_remedy(hub, fetch, monkeypatch):
     hub.publish("org/model", FILES)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)

@@ -56,7 +56,11 @@ def test_all_pages_of_a_listing_are_read(folder_proxy, fetch):
 def test_a_large_object_is_downloaded_by_several_requests(folder_proxy, fetch):
     body = os.urandom(MIB) * (LARGE_FILE_SIZE // MIB) + b"the end"
     (folder_proxy.folder / "large").write_bytes(body)
-    assert (fetch("s3://any", folder_proxy.url) / "large").read_bytes() == body
+    (folder_proxy.folder / "small").write_bytes(b"1")
+    found = fetch("s3://any", folder_proxy.url)
+    assert (found / "large").read_bytes() == body
+    (found / "small").unlink()
+    assert (fetch("s3://any", folder_proxy.url) / "small").read_bytes() == b"1"
     assert folder_proxy.gets("large") == LARGE_FILE_SIZE // (8 * MIB) + 1
 
 

@@ -32,6 +32,7 @@ from trainer_core import (
 )
 from trainer_core.backends.local import job_store
 from trainer_core.backends.local.job_store import StateFolder
+from trainer_core.node import locks
 from trainer_core.packaging import serializer
 
 ODD = "mit Leerzeichen, 'Zitat' & $HOME ü 日本 %20"
@@ -84,6 +85,8 @@ def test_other_users_cannot_read_the_state_folder(client, ask, home, tmp_path, m
         client.wait(client.submit(ask(initializer=fetch, env={"TOKEN": "secret"})))
     finally:
         os.umask(before)
+    # Once the supervisor has ended, no file is renamed.
+    os.close(locks.acquire(StateFolder(home).job_folder("job").lock, 60))
     everything = [home, *(path for path in home.rglob("*") if not path.is_symlink())]
     # Python creates its bytecode cache with the umask of the job.
     ours = [path for path in everything if "__pycache__" not in path.parts]
@@ -267,6 +270,14 @@ def test_damaged_programs_of_nodes_are_replaced_by_the_next_submit(client, ask, 
     assert {path: path.read_text() for path in files} == before
     shutil.rmtree(kit)
     assert client.wait(client.submit(ask(returns, {"value": 3}, name="third"))).result == 3
+
+
+def test_compiled_files_that_a_full_disk_has_cut_do_not_break_the_next_jobs(client, ask, home, monkeypatch):
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    client.wait(client.submit(ask(returns, {"value": 1}, name="first")))
+    for compiled in home.rglob("kits/**/*.pyc"):
+        os.truncate(compiled, compiled.stat().st_size // 2)
+    assert client.wait(client.submit(ask(returns, {"value": 2}, name="second"))).result == 2
 
 
 def test_the_jobs_of_a_state_folder_can_lie_behind_a_link(client, ask, home):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -647,3 +648,30 @@ def test_a_trial_that_was_deleted_while_it_ran_is_not_listed_with_the_jobs_that_
         driver.step()
         assert first not in driver.list_refs()
         assert second in driver.list_refs()
+
+
+def test_a_driver_keeps_at_hand_only_the_trials_that_can_change_and_the_newest_entry(client: TrainerClient) -> None:
+    with open_search(client, trial_config=TrialConfig(40, 2)) as driver:
+        while driver.step().outcome is None:
+            assert len(driver._open) <= 3
+            finish(client, backend(client).list_running()[0].ref.name)
+        assert len(driver._entries) == 41
+        # A table of all trials is in every 32nd entry, and would be in memory as often.
+        assert not any(entry.section.settled for entry in driver._entries.values())
+
+
+def test_a_trial_that_had_settled_is_retried_when_another_driver_allows_it(client: TrainerClient) -> None:
+    with open_search(client, trial_config=TrialConfig(3, 1, retries=0)) as driver:
+        driver.step()
+        backend(client).fail(list_runs(client)[0].ref.name, Category.NODE_LOST, retryable=True)
+        assert driver.step(create=False).table.trials[0].status == "Lost"
+        with open_search(client, trial_config=TrialConfig(3, 1, retries=1)) as other:
+            other.step()
+        driver._list_entries()
+        assert driver.step(create=False).table.trials[0].settled is None
+
+
+def test_a_job_of_the_debug_backend_leaves_no_folder_in_the_import_path() -> None:
+    client, path = TrainerClient(DebugBackendConfig()), list(sys.path)
+    client.wait(client.train(runtime="python", trainer=CustomTrainer(train, func_args={"x": 1.0, "y": 1})))
+    assert sys.path == path

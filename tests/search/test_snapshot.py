@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from trainer_core.errors import JobNotFoundError
 from trainer_core.jobs import Category, Progress
 from trainer_core.request import Owner
 from trainer_core.search import tables
-from trainer_core.search.snapshot import find_newest_generation, read_search
+from trainer_core.search.snapshot import build_snapshot, find_limits, find_newest_generation, list_jobs, read_search
 
 
 @pytest.fixture
@@ -48,7 +49,22 @@ def test_it_is_one_list_and_changes_nothing(driver):
 
 def test_an_ended_search_has_its_reason(driver):
     driver.cancel()
-    assert read_search(driver.client, "search/tune").table.reason == "cancelled"
+    snapshot = read_search(driver.client, "search/tune")
+    assert (snapshot.table.reason, snapshot.status) == ("cancelled", "Failed")
+
+
+def test_the_trainjobs_of_other_searches_and_their_order_change_nothing(driver):
+    with open_search(driver.client, options=[Name("other")]) as other:
+        other.step()
+    jobs = [*list_jobs(driver.client, "search/other"), *list_jobs(driver.client, "search/tune")]
+    expected = read_search(driver.client, "search/tune")
+    assert build_snapshot("search/tune", jobs[::-1], None, time.time()).trials == expected.trials
+
+
+def test_the_limits_are_those_that_were_set_last_and_of_several_entries_the_newest():
+    entries = [SimpleNamespace(entry=number, limits_since=since) for number, since in ((0, 5), (1, 7), (2, 7), (3, 0))]
+    assert find_limits(entries).entry == 2
+    assert find_limits([]) is None
 
 
 @pytest.mark.parametrize("generations", [("1", "10", "9"), ("9", "10", "1"), ("10", "9", "1")])

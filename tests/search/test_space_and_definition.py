@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from trainer_core import Asha, GridSearch, MedianStop, Objective, OptunaSampler, RandomSearch, Search, TrialConfig
+from trainer_core.errors import InvalidRequestError
 from trainer_core.search import sampling
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial, parse_lines
-from trainer_core.search.space import Choice, LogUniform, RandInt, Uniform, count_cells, parse_space, scale
+from trainer_core.search.space import Choice, LogUniform, RandInt, Uniform, count_cells, get_cell, parse_space, scale
 
 SPACE = {
     "lr": Search.loguniform(1e-4, 1e-1),
@@ -62,28 +63,49 @@ def test_plain_data_and_objects_are_the_same_definition() -> None:
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        ({}, "search_space must be a dict of parameters"),
+        ({}, "search_space must be a dict of at least one parameter"),
         ({"1r": [1]}, "not the name of a parameter"),
         ({"a.b": [1], "a__b": [2]}, "same variable KUBEFLOW_TRAINER_OPT_A__B"),
         ({"lr": [1], "LR": [2]}, "same variable"),
         ({"a": [1], "a.b": [2]}, "a.b is an entry of a"),
-        ({"lr": []}, "choice needs a list of values"),
+        ({"lr": []}, "choice needs a list of at least one value"),
         ({"lr": "abc"}, "must be a list of values, or a dict of one of"),
         ({"lr": [2, 1, 1]}, "has 1 twice"),
-        ({"lr": [math.nan]}, "not JSON"),
+        ({"lr": [math.nan]}, "search_space.lr: choice['values'][0] is nan, which is not JSON"),
+        ({"n": {"randint": [0, 2**53 + 2]}}, "a whole number from -2**53 to 2**53 as max, got 9007199254740994"),
         ({"lr": {"uniform": [1, 1]}}, "a min below its max"),
         ({"lr": {"uniform": [0, math.inf]}}, "needs a number as max"),
         ({"lr": {"uniform": [-1e308, 1e308]}}, "too far apart"),
         ({"lr": {"loguniform": [0, 1]}}, "greater than 0"),
-        ({"lr": {"randint": [0.5, 3]}}, "a whole number as min"),
+        ({"lr": {"randint": [0.5, 3]}}, "a whole number from -2**53 to 2**53 as min"),
         ({"lr": {"randint": [0, 3, True]}}, "at least 1"),
         ({"lr": {"normal": [0, 1]}}, "must be a list of values, or a dict of one of"),
         ({"lr": {"uniform": [0]}}, "uniform needs [min, max]"),
+        ({"lr": {"randint": [False, 3]}}, "a whole number as min"),
+        ({"lr": {"randint": [0, 2**53 + 2]}}, "a whole number as max"),
+        ({"a" * 101: [1]}, "not the name of a parameter"),
+        ({f"a{number}": [1] for number in range(101)}, "has 101 parameters; use at most 100"),
     ],
 )
 def test_an_invalid_space_is_refused(space: Any, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         parse_space(space)
+
+
+def test_a_space_has_100_parameters_at_most_with_100_characters_and_a_grid_a_million_cells() -> None:
+    names = [f"{'a' * 97}{number}" for number in range(100, 200)]
+    assert list(parse_space({name: [1] for name in names})) == names
+    assert count_cells(parse_space({"a": {"randint": [1, 1000]}, "b": {"randint": [1, 1000]}})) == 1_000_000
+    with pytest.raises(ValueError, match="1001000 cells; use at most 1000000"):
+        count_cells(parse_space({"a": {"randint": [1, 1001]}, "b": {"randint": [1, 1000]}}))
+    assert parse_space({"n": {"randint": [0, 2**53]}})["n"] == Search.randint(0, 2**53)
+
+
+def test_a_cell_has_the_parameters_in_the_order_of_the_space_and_ends_with_the_last_one() -> None:
+    space = parse_space({"b": [1, 2], "a": {"randint": [5, 6]}})
+    assert list(get_cell(space, 3).items()) == [("b", 2), ("a", 6)]
+    with pytest.raises(InvalidRequestError, match="has 4 cells, and trial 4 is not one of them"):
+        get_cell(space, 4)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +116,7 @@ def test_an_invalid_space_is_refused(space: Any, message: str) -> None:
         ({"trial_config": TrialConfig}, "trial_config must be a TrialConfig"),
         ({"trial_config": {"timeout": "soon"}}, "TrialConfig timeout must be a number of seconds"),
         ({"objectives": []}, "objectives must be a list"),
+        ({"objectives": [{"metric": "a\nb"}]}, "Objective metric must be one line"),
         ({"objectives": ["loss", "loss"]}, "objectives must be a list of Objective"),
         ({"objectives": [{"metric": "a"}, {"metric": "a"}]}, "name a metric twice"),
         ({"objectives": [{"direction": "up"}]}, "direction must be one of minimize, maximize"),

@@ -98,10 +98,15 @@ def ended():
 
 
 def test_a_rank_that_is_silent_for_longer_than_the_limit_is_ended(node):
-    node.beat()
-    assert not node.run(AFTER)
-    assert node.run(10)
+    node.beat(rank=0, phase=beats.RETURNED)
+    node.beat(rank=1)
+    assert not node.run(5 + AFTER)
+    assert node.run(5)
     assert node.attendant.code == 124
+
+
+def test_a_node_is_checked_eight_times_in_its_limit_and_at_least_every_five_seconds(tmp_path):
+    assert [Node(tmp_path, after=after).attendant.pause for after in (8, 40, 400)] == [1, 5, 5]
 
 
 def test_a_rank_whose_beats_are_closer_than_the_limit_is_never_ended(node):
@@ -150,6 +155,8 @@ def test_before_the_first_sign_of_progress_there_is_no_limit_and_one_line_says_s
     node.beat(phase=beats.START)
     assert not node.run(AFTER - 5)
     assert node.printed == []
+    assert not node.run(5)
+    assert len(node.printed) == 1
     assert not node.run(10_000)
     assert node.printed == ["trainjob: no call of progress() yet: until the first one a hang cannot be noticed\n"]
 
@@ -214,6 +221,14 @@ def test_a_process_that_has_ended_is_not_judged(node, ended):
     """torchrun starts another one in its place, or ends the others."""
     node.beat(pid=ended)
     assert not node.run(10_000)
+
+
+def test_a_process_whose_parent_has_not_waited_for_it_has_ended(node):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    node.beat(pid=ended.pid)
+    assert not node.run(10_000)
+    ended.wait()
 
 
 def test_a_training_that_empties_its_temporary_folder_is_not_ended(node):
@@ -284,8 +299,8 @@ def test_the_last_step_is_known_although_later_signs_have_none(node):
 def test_stacks_are_those_of_the_training_since_the_signal_the_main_thread_first(node):
     node.beat()
     node.run(5)
-    text = f"""old
-Thread 0x00aa (most recent call first):
+    old = "Thread 0x00dd (most recent call first):\n"
+    text = f"""{old}Thread 0x00aa (most recent call first):
   File "/x{attendant._SERVER}", line 1 in serve
 Thread 0x00bb [loader] (most recent call first):
   File "load.py", line 2 in load
@@ -297,11 +312,24 @@ Current thread 0x0000 (most recent call first):
   File "/x{attendant._BOOTSTRAP}", line 5 in main
 """
     (node.folder / f"0{beats.STACKS}").write_text(text)
-    assert node.attendant._read_stacks(node.attendant._ranks[0], 4) == [
+    assert node.attendant._read_stacks(node.attendant._ranks[0], len(old)) == [
         ("MainThread", ['  File "train.py", line 4 in fit']),
         ("loader", ['  File "load.py", line 2 in load']),
         ("thread 0x00cc", ['  File "c.py", line 3 in c']),
     ]
+
+
+def test_the_main_threads_of_all_ranks_are_printed_before_other_threads_and_at_most_200_lines(node, monkeypatch):
+    threads = [("MainThread", ["main"]), ("loader", ["load"] * 300)]
+    monkeypatch.setattr(node.attendant, "_read_stacks", lambda *_: threads)
+    node.beat(rank=0)
+    node.beat(rank=1)
+    node.run(5)
+    node.attendant.print_stacks()
+    printed = node.printed[-1].replace("[trainjob:stack] ", "").splitlines()
+    names = [line.removesuffix(" (most recent call first)") for line in printed]
+    assert names[1:7] == ["rank 0 MainThread", "main", "rank 1 MainThread", "main", "rank 0 loader", "load"]
+    assert len(names) == 201
 
 
 LIBRARY = ['  File "/usr/lib/python3.12/threading.py", line 5 in wait']

@@ -153,6 +153,14 @@ def test_the_reason_of_median_stopping_has_the_median() -> None:
     assert loser.reason == "0.5 up to step 4 is worse than the median 0.2 of 2"
 
 
+def test_the_median_is_no_mean_and_its_reason_ends_after_three_values() -> None:
+    reports = [RungReport(n, 0, 4, value, n) for n, value in enumerate([9.0, 1.0, 2.0, 3.0])]
+    assert set(find_losers(MedianStop(min_trials=3), "minimize", reports)) == {3}
+    ranked = [RungReport(n, 0, 1, float(n), n) for n in range(9)]
+    reasons = [find_losers(Asha(factor=2), "minimize", ranked[:count])[count - 1].reason for count in (6, 8)]
+    assert [reason.partition(": ")[2] for reason in reasons] == ["0, 1, 2", "0, 1, 2, …"]
+
+
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
 def test_a_value_that_is_not_a_number_stops_its_trial_and_counts_nowhere(value: float | None) -> None:
     reports = [RungReport(0, 0, 1, value, 1), RungReport(1, 0, 1, 0.5, 2)]
@@ -170,6 +178,12 @@ def test_when_nothing_else_can_start_the_best_of_the_highest_rung_is_promoted() 
     policy = Asha(max_step=9, promote=True)
     assert choose_promotion(policy, "minimize", reports, [(0, 0)]) is None
     assert choose_promotion(policy, "minimize", reports, [(0, 0)], final=True) == (0, 1)
+
+
+def test_of_equal_values_the_earlier_one_is_promoted() -> None:
+    reports = [RungReport(0, 0, 1, 0.5, 9), RungReport(1, 0, 1, 0.5, 3), RungReport(2, 0, 1, 0.5, 5)]
+    policy = Asha(max_step=9, promote=True)
+    assert choose_promotion(policy, "minimize", reports, []) == (1, 0)
 
 
 @pytest.mark.parametrize(

@@ -376,14 +376,16 @@ def test_any_course_of_events_starts_each_trial_once_at_a_time_and_ends(
     dice = random.Random(seed)  # noqa: S311 -- no secret
     lag = None if definition.stop else dice.choice([None, 1, 2, 5])
     entries: list[EntryView] = []
-    cache: dict[int, Any] = {}
+    settled: dict[int, Any] = {}
     starts: dict[int, Start] = {}
     runs: dict[int, int] = {}
     config = definition.trial_config
     for time in range(300):
-        # The entries in any order, and twice by two drivers, one of which has no cache.
-        view, other = dice.sample(entries, len(entries)), dice.sample(entries, len(entries))
-        decision = decide(definition, view, {}, 100.0 + time, lag=lag, cache=cache)
+        # The entries in any order, and twice by two drivers, one of which keeps the settled trials.
+        needed = [entry for entry in entries[:-1] if entry.trial not in settled or entry.is_live] + entries[-1:]
+        started = min((entry.created for entry in entries), default=None)
+        view, other = dice.sample(needed, len(needed)), dice.sample(entries, len(entries))
+        decision = decide(definition, view, {}, 100.0 + time, lag=lag, started=started, settled=settled)
         assert decide(definition, other, {}, 100.0 + time, lag=lag) == decision
         live = [entry for entry in entries if entry.is_live]
         started = list_started(decision)

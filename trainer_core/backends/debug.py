@@ -140,8 +140,8 @@ class DebugBackend(Backend):
         return {"steps": _list_steps(request), "entry": trainer.code.entry if trainer and trainer.code else None}
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
-        key = request.owner.key if request.owner else None
-        return [_to_existing_job(job) for job in self._jobs.values() if _matches(job, request.get_attempt_name(), key)]
+        key, name = request.owner.key if request.owner else None, request.get_attempt_name()
+        return [_to_existing_job(job) for job in self._jobs.values() if _matches(job, name, key)]
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
         name = request.require_name()
@@ -431,7 +431,7 @@ def _copy_output(log: io.StringIO) -> Iterator[None]:
 def _job_environment(
     job: _DebugJob, trainer: TrainerRequest, termination: Path, checkpoint_env: Mapping[str, str]
 ) -> Iterator[None]:
-    """Set the environment variables of the job, and the process's handler of SIGTERM afterwards."""
+    """Set the environment variables of the job; restore it, SIGTERM and the import path afterwards."""
     (job.folder / "output").mkdir(mode=0o700, exist_ok=True)
     launcher = {
         "RANK": "0",
@@ -448,7 +448,7 @@ def _job_environment(
         **{name: str(job.folder / path) for name, path in paths.items()},
         **checkpoint_env,
     }
-    before, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
+    before, handler, path = dict(os.environ), signal.getsignal(signal.SIGTERM), list(sys.path)
     secrets = _read_secrets(job, "trainer")
     os.environ.update({**launcher, **job.request.job_env, **trainer.literal_env, **secrets, **job_variables})
     try:
@@ -456,6 +456,7 @@ def _job_environment(
     finally:
         os.environ.clear()
         os.environ.update(before)
+        sys.path[:] = path  # Each job adds its folder: thousands of them make each import slow.
         if signal.getsignal(signal.SIGTERM) is not handler:
             signal.signal(signal.SIGTERM, handler)
 

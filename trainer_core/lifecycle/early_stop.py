@@ -135,7 +135,7 @@ class _MedianJudge:
 
     def __init__(self, policy: MedianStop) -> None:
         self._policy = policy
-        #: Scores by trial and rung; sorted best scores of the trials by rung.
+        #: Scores by trial and rung; best scores of the trials by rung.
         self._scores: dict[int, dict[int, float]] = defaultdict(dict)
         self._bests: dict[int, list[float]] = defaultdict(list)
 
@@ -144,7 +144,7 @@ class _MedianJudge:
         own = min(each for rung, each in self._scores[report.trial].items() if rung <= report.rung)
         bests = self._bests[report.rung]
         count, median = len(bests), statistics.median(bests) if bests else own
-        insort(bests, own)
+        bests.append(own)
         if count < self._policy.min_trials or own <= median:
             return None
         best = f"{sign * own + 0:.6g} up to step {report.step:g}"

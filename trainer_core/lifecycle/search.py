@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from trainer_core.jobs import COMPLETE, Category, Observation, Outcome, Progress
 from trainer_core.lifecycle import early_stop
 from trainer_core.request import SearchEntry
-from trainer_core.search.definition import Asha, GridSearch, Objective, SearchDefinition
+from trainer_core.search.definition import Asha, Direction, GridSearch, Objective, SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial, TrialState
 from trainer_core.search.space import count_cells
 from trainer_core.text import shorten
@@ -213,16 +213,14 @@ def view_entry(job: str, section: SearchEntry) -> EntryView:
     return EntryView(section.entry, job, section.created, section.trial, section.parameters, section.rung)
 
 
-def apply_observation(
-    view: EntryView, observation: Observation, definition: SearchDefinition | None, now: float
-) -> EntryView:
-    """Return the view with the status, the step and the reports of its job. Without a definition no line is read."""
+def apply_observation(view: EntryView, observation: Observation, definition: SearchDefinition, now: float) -> EntryView:
+    """Return the view with the status, the step and the reports of its job."""
     progress, trial = observation.progress, view.trial or 0
     reported = progress.objective if progress else None
     reports = view.reports
     if reported is not None:
         reports = tuple(RungReport(trial, *each) for each in reported.rungs) or reports
-    elif progress is not None and definition is not None:
+    elif progress is not None:
         reports = read_rungs(definition, trial, progress, reports, now)
     step = progress.step if progress and progress.step is not None else view.step
     return replace(view, status=observation.status, reports=reports, step=step)
@@ -233,10 +231,6 @@ def apply_outcome(view: EntryView, outcome: Outcome, definition: SearchDefinitio
     ending = judge(outcome, definition, view.trial or 0, view.parameters, view.rung)
     status = view.status if view.status == "Deleted" else outcome.status
     return replace(view, status=status, ending=ending, reports=ending.line.rungs or view.reports)
-
-
-#: What each trial was built from at the decision before, and its view.
-TrialCache = dict[int, tuple[tuple[Any, ...], TrialView]]
 
 
 def judge(
@@ -324,19 +318,21 @@ def decide(
     *,
     lag: int | None = None,
     started: float | None = None,
-    cache: TrialCache | None = None,
+    settled: dict[int, TrialView] | None = None,
 ) -> Decision:
     """Decide how a search continues.
 
     `lines` are those that entries carry, `started` is when entry 0 was created if that is deleted, and `lag` how many
-    trials back parameters are chosen from. `cache` saves time where most trials are as at the decision before.
+    trials back parameters are chosen from. A trial that cannot change any more is added to `settled`; the next
+    decision takes it from there, and its entries may be left out, except the newest one, if `started` is given.
     """
     config = definition.trial_config
     total = config.num_trials
     if isinstance(definition.algorithm, GridSearch):
         total = min(total, count_cells(definition.space))
     record = _find_closing_record(definition, entries)
-    trials = _build_trials(definition, entries, lines, cache=cache)
+    settled = {} if settled is None else settled
+    trials = _build_trials(definition, entries, lines, settled)
     live = sorted((entry for entry in entries if entry.is_live), key=lambda entry: entry.number)
     timeout = config.timeout
     began = min((entry.created for entry in entries), default=now) if started is None else started
@@ -350,7 +346,7 @@ def decide(
         return Decision(_build_table(definition, trials, total), (*losers, *starts), wake_at)
     actions: tuple[SearchAction, ...] = tuple(Stop(entry.number, _explain_end(end)) for entry in live)
     if not live:
-        trials = _build_trials(definition, entries, lines, closing=True)
+        trials = _build_trials(definition, entries, lines, settled, closing=True)
         actions = (Finish(end),) if record else (Record(end),)
     return Decision(_build_table(definition, trials, total, end), actions, wake_at)
 
@@ -375,26 +371,27 @@ def _build_trials(
     definition: SearchDefinition,
     entries: Sequence[EntryView],
     lines: Mapping[int, SettledTrial],
+    settled: dict[int, TrialView],
     closing: bool = False,
-    cache: TrialCache | None = None,
 ) -> dict[int, TrialView]:
     """Return the trials by number. With `closing`, paused ones and those due for a retry have ended."""
-    runs: dict[int, list[EntryView]] = {number: [] for number in lines}
+    runs: dict[int, list[EntryView]] = {}
     for entry in sorted(entries, key=lambda entry: entry.number):
-        if entry.trial is not None:
+        if entry.trial is not None and entry.trial not in settled:
             runs.setdefault(entry.trial, []).append(entry)
-    cache = {} if cache is None else cache
-    retries = definition.trial_config.retries
-    trials = {}
-    for number in range(max(runs, default=-1) + 1):
-        trial_runs, line = runs.get(number, []), lines.get(number)
-        key, view = cache.get(number, (None, None))
-        # Equal objects are compared by identity first, and most are the same ones.
-        if view is None or key != (trial_runs, line, retries):
-            view = _build_trial(definition, number, trial_runs, line, closing)
-            cache[number] = (trial_runs, line, retries), view
-        trials[number] = view
-    return trials
+    count = 1 + max(max(numbers, default=-1) for numbers in (runs, lines, settled))
+    opened = [number for number in range(count) if number not in settled]
+    views = {
+        number: _build_trial(definition, number, runs.get(number, []), lines.get(number), closing) for number in opened
+    }
+    if not closing:
+        for number, view in views.items():
+            last = runs[number][-1] if number in runs else None
+            is_known = number in lines or (last is not None and last.ending is not None)
+            if view.settled is not None and is_known and not (last and last.is_live):
+                settled[number] = view
+    # By number, as most are settled in this order.
+    return dict(sorted({**settled, **views}.items()))
 
 
 def _build_trial(
@@ -455,15 +452,13 @@ def _get_value(reports: Sequence[RungReport]) -> float | None:
 
 def _find_best(objective: Objective, trials: Mapping[int, TrialView]) -> TrialView | None:
     """Return the best complete trial; if there is none, the best one that was stopped early."""
+    choose = min if objective.direction is Direction.MINIMIZE else max
     for state in ("Complete", "Stopped early"):
-        best: TrialView | None = None
-        for trial in trials.values():
-            if trial.status != state or trial.value is None:
-                continue
-            if best is None or best.value is None or objective.is_better(trial.value, best.value):
-                best = trial
-        if best is not None:
-            return best
+        values = [
+            (trial.value, trial) for trial in trials.values() if trial.status == state and trial.value is not None
+        ]
+        if values:
+            return choose(values, key=lambda each: each[0])[1]  # Of equal ones the first.
     return None
 
 
@@ -473,7 +468,7 @@ def _find_end(
     """Return why no trial starts, although trials are left."""
     config, objective = definition.trial_config, definition.objective
     settled = [trial.settled for trial in trials.values() if trial.settled is not None]
-    if any(
+    if objective.goal is not None and any(
         line.state == "Complete" and line.value is not None and objective.reaches_goal(line.value) for line in settled
     ):
         return GOAL
@@ -486,9 +481,11 @@ def _find_end(
     categories = {line.category if line and line in failed else None for line in first}
     if len(first) == max(_FIRST_TRIALS, config.parallel_trials) and len(categories) == 1 and None not in categories:
         return FAILED
+    if not is_timeout:
+        return None
     # The trials may have ended in time, and a driver may read them only after it.
     was_stopped = any(line.reason == _explain_end(TIMEOUT) for line in settled)
-    return TIMEOUT if is_timeout and (len(settled) < total or was_stopped) else None
+    return TIMEOUT if len(settled) < total or was_stopped else None
 
 
 def _explain_end(reason: str) -> str | None:

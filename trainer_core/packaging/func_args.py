@@ -35,14 +35,14 @@ def check_func_args(func: Callable[..., Any], args: Mapping[str, Any] | None) ->
     return plain
 
 
-def check_json(args: Mapping[str, Any] | None) -> dict[str, Any]:
+def check_json(args: Mapping[str, Any] | None, what: str = "func_args") -> dict[str, Any]:
     """Return a copy of the arguments as plain JSON data, without checking a signature."""
     if args is None:
         return {}
     if not isinstance(args, Mapping):
-        raise ValueError(f"func_args must be a dict of keyword arguments such as {{'epochs': 3}}, got {redact(args)}")
-    validation.check_size("func_args", args)
-    return _plain_mapping(args, "func_args")
+        raise ValueError(f"{what} must be a dict of keyword arguments such as {{'epochs': 3}}, got {redact(args)}")
+    validation.check_size(what, args)
+    return _plain_mapping(args, what)
 
 
 def declared_types(func: Callable[..., Any]) -> dict[str, str]:

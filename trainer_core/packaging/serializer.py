@@ -113,6 +113,9 @@ def ship(folder: Path) -> Path:
     """
     for parent in (folder, folder / "trainer_core", folder / "trainer_core/node"):
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for parent in (folder / "trainer_core", folder / "trainer_core/node"):
+        # A file, so that Python stores no compiled files: one that a full disk has cut would break all later jobs.
+        parent.joinpath("__pycache__").touch(mode=0o600)
     for relative, text in shipped_files().items():
         path, data = f"{folder}/{relative}", text.encode()
         if not _is_equal(path, data):

@@ -74,6 +74,8 @@ class Objective:
 
     def __post_init__(self) -> None:
         validation.check_string("Objective metric", self.metric, "val_loss")
+        if not self.metric.isprintable():
+            raise ValueError(f"Objective metric must be one line of printable characters, got {redact(self.metric)}")
         validation.check_one_of("Objective direction", self.direction, [each.value for each in Direction])
         object.__setattr__(self, "direction", Direction(self.direction))
         validation.check_one_of("Objective value", self.value, _VALUES)

@@ -1,4 +1,14 @@
-"""The driver of a search: lists its TrainJobs, decides, starts and stops trials, and waits for a change.
+"""The driver of a search: `run` repeats `step` and `wait` until the search has ended.
+
+A step does, in this order:
+
+1. `_supersede` ends the trials of an older generation, before the first trial of this one starts.
+2. `_list_entries` lists the TrainJobs of the search, at the beginning and twice a minute: another driver may have
+   created or deleted some. Each is an entry with a number.
+3. `_observe` reads the trials that have changed. `_apply` puts each observation into the view of its entry.
+4. `_decide` calls the pure function `lifecycle.search.decide` with the views. It returns what to stop and to start.
+5. `_stop_all` stops losers, each in a thread. `_create` creates runs, and the record that ends the search.
+6. `_build_state` returns the table of the trials, and what to wait for.
 
 All state is in the TrainJobs. A driver that is killed at any moment is followed by another one, and several drivers of
 the same search make one search: the entries have numbers, and one process can create each of them.
@@ -10,7 +20,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -36,7 +46,7 @@ from trainer_core.jobs import (
     TrainJobRef,
 )
 from trainer_core.lifecycle import adoption, search as decisions, wait_state
-from trainer_core.lifecycle.search import EntryView, Record, SearchTable, Start, Stop
+from trainer_core.lifecycle.search import EntryView, Record, SearchTable, Start, Stop, TrialView
 from trainer_core.request import Owner, SearchEntry, TrainJobRequest
 from trainer_core.search import sampling, snapshot, template as templates
 from trainer_core.search.definition import OptunaSampler, SearchDefinition
@@ -94,6 +104,7 @@ class _Entry:
 
     view: EntryView
     ref: TrainJobRef
+    #: Without the lines of settled trials: thousands of entries have thousands of lines each.
     section: SearchEntry
     wait: wait_state.WaitState
     follower: Follower | None = None
@@ -123,6 +134,7 @@ class SearchDriver:
         owner: Key of the search, beginning of the names of its TrainJobs, and generation.
         definition: The search. None: as its newest TrainJob has it.
         template: The TrainJob of a trial, with an example of each parameter. None as for the definition.
+        jobs: The TrainJobs of the search, if they have just been listed.
 
     Raises:
         InvalidRequestError: The trainer has no place for a parameter, or cannot pause at a rung.
@@ -136,50 +148,55 @@ class SearchDriver:
         owner: Owner,
         definition: SearchDefinition | None = None,
         template: TrainJobRequest | None = None,
+        jobs: Sequence[snapshot.SearchJob] | None = None,
     ) -> None:
         self.client = client
         self.owner = owner
         self._entries: dict[int, _Entry] = {}
+        #: Those that a decision needs: of trials that have not settled, the records, and the newest one.
+        self._open: dict[int, _Entry] = {}
+        self._settled: dict[int, TrialView] = {}
         #: Numbers of entries that were deleted before this driver has seen them.
         self._gaps: set[int] = set()
         self._lines: dict[int, SettledTrial] = {}
-        self._trials: decisions.TrialCache = {}
-        self._others: list[tuple[TrainJobRef, TrainJobRequest, Observation]] = []
-        self._listed = 0.0
+        #: The newest entry with the lines of all trials: its number, and the trials.
+        self._full_table: tuple[int, set[int]] = (-1, set())
+        self._others: list[tuple[TrainJobRef, TrainJobRequest]] = []
+        self._listed = self._limits_since = 0.0
         self._stops: list[threading.Thread] = []
-        self._best: int | None = None
-        self._limits_since = 0.0
         self._unavailable_since: float | None = None
         self._outcome: SearchOutcome | None = None
-        self._is_ready = False
         if definition is not None and template is not None:
             check_trial(template, definition)
             if client.backend.name == "debug" and definition.stop is not None:
                 _log.warning("The debug backend runs each trial to its end: the stop policy is skipped")
                 definition = replace(definition, stop=None)
-        client.repeat_while_unavailable("The list of a search's TrainJobs", self._list_entries)
+        if jobs is None:
+            jobs = client.repeat_while_unavailable("The list of a search's TrainJobs", self._list_jobs)
+        own = [job for job in jobs if job[1].owner and job[1].owner.generation == owner.generation]
         if definition is None or template is None:
-            definition, template = self._read_definition()
+            definition, template = self._read_definition(own)
         self.definition = definition
         self.template = client.backend.resolve_request(templates.strip_template(template))
         if isinstance(client.config, ClusterConfig):
             templates.check_project_size(self.template, self.definition.trial_config.num_trials)
-        self._check_same_search()
-        self._read_settings()
+        self._check_same_search(own)
+        self._read_settings([request.search for _, request, _ in own if request.search])
         self._run = client.runs.open_search(owner, self.template.tracking, self.definition)
-        self._is_ready = True
-        for entry in self._entries.values():
-            self._judge(entry)
+        for job in jobs:
+            self._add(*job)
+        client.repeat_while_unavailable("The list of a search's TrainJobs", self._verify_gaps)
         best = self._decide().table.best
         self._best = best.number if best else None
 
     @classmethod
     def find(cls, client: TrainerClient, key: str, generation: str | None = None) -> SearchDriver:
         """Return the driver of an existing search; of its newest generation, unless one is given."""
+        jobs = snapshot.list_jobs(client, key)
         if generation is None:
-            generation = snapshot.find_newest_generation(snapshot.list_jobs(client, key))
+            generation = snapshot.find_newest_generation(jobs)
         slug = key.removeprefix("search/") if key.startswith("search/") else "search"
-        return cls(client, Owner(key=key, slug=slug, generation=generation))
+        return cls(client, Owner(key=key, slug=slug, generation=generation), jobs=jobs)
 
     def __enter__(self) -> SearchDriver:
         return self
@@ -273,7 +290,7 @@ class SearchDriver:
         if any(isinstance(action, decisions.Finish) for action in decision.actions):
             self._outcome = build_outcome(self.client, self.name, self.definition, decision.table)
         self._report(decision.table)
-        live = tuple(entry.ref for entry in self._entries.values() if entry.view.is_live and entry.must_observe)
+        live = tuple(entry.ref for entry in self._open.values() if entry.view.is_live and entry.must_observe)
         return SearchState(decision.table, live, must_create, decision.wake_at, self._outcome)
 
     def _report(self, table: SearchTable) -> None:
@@ -300,7 +317,7 @@ class SearchDriver:
         limits += [] if state.wake_at is None else [state.wake_at - time.time()]
         if state.is_stale:
             return [], max(0.0, min(_RETRY_SECONDS, *limits))
-        entries = [entry for entry in self._entries.values() if entry.view.is_live]
+        entries = [entry for entry in self._open.values() if entry.view.is_live]
         limits += [0.0 for entry in entries if entry.follower is None and entry.must_observe]
         limits += [_PROCESS_SECONDS for entry in entries if entry.processes_until is not None]
         limits += [entry.wait.timeout(time.monotonic()) for entry in entries if entry.wait.errors]
@@ -313,13 +330,16 @@ class SearchDriver:
             if (table := self._decide().table).reason is not None:
                 break
             self._create_record(decisions.CANCELLED, table)
-        self._stop(Stop(entry.view.number, None) for entry in self._entries.values() if entry.view.is_live)
-        for thread in self._stops:
-            thread.join()
+        self._stop_live()
         self._report(self._decide().table)
 
+    def _stop_live(self) -> None:
+        self._stop(Stop(entry.view.number, None) for entry in self._open.values() if entry.view.is_live)
+        for thread in self._stops:
+            thread.join()
+
     def _has_record(self, *reasons: str) -> bool:
-        return any(entry.view.reason in reasons for entry in self._entries.values())
+        return any(entry.view.reason in reasons for entry in self._open.values())
 
     def _log_best(self, table: SearchTable) -> None:
         best = table.best
@@ -329,92 +349,98 @@ class SearchDriver:
             _log.info("Search %s: trial %d is the best so far: %s %s", self.name, best.number, metric, best.value)
 
     def _decide(self) -> decisions.Decision:
-        views = [entry.view for _, entry in sorted(self._entries.items())]
-        return decisions.decide(
+        decision = decisions.decide(
             self.definition,
-            views,
+            [entry.view for entry in self._open.values()],
             self._lines,
             time.time(),
             lag=self.lag,
             started=self.started or None,
-            cache=self._trials,
+            settled=self._settled,
         )
+        newest = max(self._open, default=-1)
+        for number, entry in list(self._open.items()):
+            if entry.view.trial in self._settled and not entry.view.is_live and number != newest:
+                del self._open[number]
+        return decision
 
     # Reading
 
-    def _list_entries(self) -> None:
-        """List the TrainJobs of the search, and read those that are not known."""
+    def _list_jobs(self) -> list[snapshot.SearchJob]:
+        """Return the TrainJobs of the search that are not known, and mark those that have been deleted."""
         self._listed = time.monotonic()
-        known = {entry.view.job for entry in self._entries.values()}
-        known |= {ref.name for ref, _, _ in self._others}
+        known = {entry.view.job for entry in self._entries.values()} | {ref.name for ref, _ in self._others}
         found = self.client.backend.list_search_jobs(self.owner.key, known)
-        for job in found.values():
-            if job is not None:
-                self._add(*job)
-        for entry in self._entries.values():
+        for entry in self._open.values():
             if entry.view.job not in found and entry.view.is_live:
                 self._mark_deleted(entry)
-        for number in set(range(max(self._entries, default=-1))) - self._entries.keys() - self._gaps:
-            self._verify_gap(number)
+        return [job for job in found.values() if job is not None]
 
-    def _verify_gap(self, number: int) -> None:
-        """Read an entry that a list did not show; it may have been created while the list was read."""
-        entry = next(iter(self._entries.values())).section.model_copy(update={"entry": number})
-        owner = Owner(key=f"{self.owner.key}/{number}", generation=self.owner.generation)
-        for job in self.client.backend.find_jobs(TrainJobRequest(owner=owner, search=entry)):
-            if job.generation == self.owner.generation:
+    def _list_entries(self) -> None:
+        for job in self._list_jobs():
+            self._add(*job)
+        self._verify_gaps()
+
+    def _verify_gaps(self) -> None:
+        """Read the entries that a list did not show; one may have been created while the list was read."""
+        for number in set(range(max(self._entries, default=-1))) - self._entries.keys() - self._gaps:
+            entry = next(iter(self._entries.values())).section.model_copy(update={"entry": number})
+            owner = Owner(key=f"{self.owner.key}/{number}", generation=self.owner.generation)
+            jobs = self.client.backend.find_jobs(TrainJobRequest(owner=owner, search=entry))
+            job = next((job for job in jobs if job.generation == self.owner.generation), None)
+            if job is None:
+                self._gaps.add(number)
+            else:
                 self._read(self.client.get_job_ref(job.name))
-                return
-        self._gaps.add(number)
 
     def _read(self, ref: TrainJobRef) -> None:
         self._add(ref, self.client.get_job_request(ref), self.client.observe(ref))
 
     def _add(self, ref: TrainJobRef, request: TrainJobRequest, observation: Observation) -> None:
+        """Add a TrainJob that this driver has not seen before."""
         section = request.search
-        if section is None or request.owner is None or section.key != self.owner.key:
+        if section is None or section.key != self.owner.key or request.owner is None:
             return
         if request.owner.generation != self.owner.generation:
-            self._others.append((ref, request, observation))
+            self._others.append((ref, request))
             return
-        view = decisions.view_entry(ref.name, section)
-        entry = _Entry(view, ref, section, wait_state.start(ref, time.monotonic()))
-        self._entries[section.entry] = entry
+        if section.entry % _FULL_TABLE == 0 and section.entry > self._full_table[0]:
+            self._full_table = section.entry, {line[0] for line in section.settled}
         self._lines |= parse_lines(line for line in section.settled if line and line[0] not in self._lines)
-        if self._is_ready and section.limits_since > self._limits_since:
+        section = section.model_copy(update={"settled": ()})
+        entry = _Entry(decisions.view_entry(ref.name, section), ref, section, wait_state.start(ref, time.monotonic()))
+        self._entries[section.entry] = self._open[section.entry] = entry
+        if section.limits_since > self._limits_since:
             self.definition = SearchDefinition.from_dict(section.definition)
             self._limits_since = section.limits_since
+            self._open, self._settled = dict(self._entries), {}
         if section.kind == "record" and observation.outcome is None:
             self.client.backend.cancel(ref)
         if section.kind == "run":
-            entry.wait = entry.wait.on_observation(observation, time.monotonic())
             self._apply(entry, observation)
 
-    def _read_definition(self) -> tuple[SearchDefinition, TrainJobRequest]:
-        runs = [entry for _, entry in sorted(self._entries.items()) if entry.section.kind == "run"]
-        if not runs:
+    def _read_definition(self, jobs: Sequence[snapshot.SearchJob]) -> tuple[SearchDefinition, TrainJobRequest]:
+        sections = [request.search for _, request, _ in jobs if request.search]
+        runs = [request for _, request, _ in jobs if request.search and request.search.kind == "run"]
+        limits = snapshot.find_limits(sections)
+        if not runs or limits is None:
             raise JobNotFoundError(f"search {self.name!r} does not exist; `trainjob searches` lists the existing ones")
-        request = self.client.get_job_request(runs[-1].ref)
-        section = self._find_limits()
-        assert section is not None  # noqa: S101 -- there are entries
-        return SearchDefinition.from_dict(section.definition), templates.restore_template(request)
+        newest = max(runs, key=lambda request: request.search.entry if request.search else 0)
+        return SearchDefinition.from_dict(limits.definition), templates.restore_template(newest)
 
-    def _find_limits(self) -> SearchEntry | None:
-        return snapshot.find_limits(entry.section for entry in self._entries.values())
-
-    def _check_same_search(self) -> None:
+    def _check_same_search(self, jobs: Sequence[snapshot.SearchJob]) -> None:
         self.digest = templates.compute_digest(self.template, self.definition)
-        first = next((entry for entry in self._entries.values() if entry.section.kind == "run"), None)
-        if first is not None and first.section.digest != self.digest:
-            stored = self.client.get_job_request(first.ref)
-            other = SearchDefinition.from_dict(first.section.definition)
-            templates.check_same_search(
-                self.owner.key, (templates.restore_template(stored), other), (self.template, self.definition)
-            )
+        for _, request, _ in jobs:
+            if request.search and request.search.kind == "run" and request.search.digest != self.digest:
+                other = SearchDefinition.from_dict(request.search.definition)
+                templates.check_same_search(
+                    self.owner.key, (templates.restore_template(request), other), (self.template, self.definition)
+                )
+                return
 
-    def _read_settings(self) -> None:
+    def _read_settings(self, sections: Iterable[SearchEntry]) -> None:
         """Read what the first driver has decided for all: seed and lag."""
-        newest = self._find_limits()
+        newest = snapshot.find_limits(sections)
         self.started = newest.started if newest else 0.0
         self._limits_since = newest.limits_since if newest else time.time()
         if newest is not None and SearchDefinition.from_dict(newest.definition).limits() != self.definition.limits():
@@ -435,7 +461,7 @@ class SearchDriver:
     def _observe(self) -> None:
         now = time.monotonic()
         pause = _OBSERVE_SECONDS if self.definition.stop is None else _PROGRESS_SECONDS
-        for entry in list(self._entries.values()):
+        for entry in list(self._open.values()):
             if entry.processes_until is not None:
                 self._check_processes(entry)
             if not entry.must_observe or not entry.view.is_live:
@@ -467,16 +493,15 @@ class SearchDriver:
                 self._mark_deleted(entry)
                 self._judge(entry)
             return
-        entry.wait = entry.wait.on_observation(observation, time.monotonic())
         self._apply(entry, observation)
 
     def _apply(self, entry: _Entry, observation: Observation) -> None:
         """Update the view of an entry."""
-        definition = self.definition if self._is_ready else None
-        entry.view = decisions.apply_observation(entry.view, observation, definition, time.time())
+        entry.wait = entry.wait.on_observation(observation, time.monotonic())
+        entry.view = decisions.apply_observation(entry.view, observation, self.definition, time.time())
         if entry.report is not None and entry.wait.outcome is None:
             entry.report(observation.status, None)
-        if entry.wait.outcome is not None and self._is_ready:
+        if entry.wait.outcome is not None:
             self._judge(entry)
 
     def _judge(self, entry: _Entry) -> None:
@@ -561,12 +586,12 @@ class SearchDriver:
         return self._add_created(ref, entry)
 
     def _build_entry(self, lines: Mapping[int, SettledTrial], **fields: Any) -> SearchEntry:
-        number = max(self._entries.keys() | self._gaps, default=-1) + 1
+        number = max(max(self._entries, default=-1), max(self._gaps, default=-1)) + 1
         # Jobs with `DeleteAfter` may be deleted before the next full table: each has all lines.
         is_full = number % _FULL_TABLE == 0 or fields.get("kind") == "record" or self.template.delete_after_seconds
         if not is_full:
-            full = self._entries.get(number - number % _FULL_TABLE)
-            recorded = {line[0] for line in full.section.settled} if full else set()
+            table, trials = self._full_table
+            recorded = trials if table == number - number % _FULL_TABLE else set()
             lines = {trial: line for trial, line in lines.items() if trial not in recorded}
         now = time.time()
         self.started = self.started or now
@@ -650,7 +675,7 @@ class SearchDriver:
         if not self._others or self._entries:
             return
         others, self._others = self._others, []
-        for generation in {request.owner.generation for _, request, _ in others if request.owner}:
+        for generation in {request.owner.generation for _, request in others if request.owner}:
             older = Owner(key=self.owner.key, slug=self.owner.slug, generation=generation)
             with SearchDriver(self.client, older) as driver:
                 driver.supersede(self.owner.generation)
@@ -664,15 +689,13 @@ class SearchDriver:
             )
         while not self._has_record(decisions.SUPERSEDED):
             self._create_record(decisions.SUPERSEDED, self._decide().table)
-        self._stop(Stop(entry.view.number, None) for entry in self._entries.values() if entry.view.is_live)
-        for thread in self._stops:
-            thread.join()
+        self._stop_live()
         with suppress(WaitTimeoutError):
             self._wait_for_end()
         self._report(self._decide().table)
 
     def _wait_for_end(self) -> None:
         end = time.monotonic() + self.client.backend.max_end_seconds
-        while any(entry.view.is_live for entry in self._entries.values()) and time.monotonic() < end:
+        while any(entry.view.is_live for entry in self._open.values()) and time.monotonic() < end:
             self._observe()
             time.sleep(_PROCESS_SECONDS)

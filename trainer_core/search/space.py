@@ -109,8 +109,8 @@ class Choice:
     def __post_init__(self) -> None:
         values: object = self.values
         if isinstance(values, (str, bytes)) or not isinstance(values, Sequence) or not values:
-            raise ValueError(f"choice needs a list of values such as [16, 32], got {redact(values)}")
-        plain = tuple(func_args.check_json({"values": list(values)})["values"])
+            raise ValueError(f"choice needs a list of at least one value such as [16, 32], got {redact(values)}")
+        plain = tuple(func_args.check_json({"values": list(values)}, "choice")["values"])
         encoded = [json.dumps(value, sort_keys=True) for value in plain]
         if len(set(encoded)) < len(encoded):
             twice = next(each for each in encoded if encoded.count(each) > 1)
@@ -186,7 +186,7 @@ _KINDS: dict[str, type[Any]] = {
 def parse_space(data: object) -> dict[str, Distribution]:
     """Return the distributions by the name of the parameter, for objects or plain data."""
     if not isinstance(data, Mapping) or not data:
-        raise ValueError(f"search_space must be a dict of parameters {_EXAMPLE}, got {redact(data) or 'an empty one'}")
+        raise ValueError(f"search_space must be a dict of at least one parameter, {_EXAMPLE}, got {redact(data)}")
     if len(data) > _MAX_PARAMETERS:
         raise ValueError(f"search_space has {len(data)} parameters; use at most {_MAX_PARAMETERS}")
     variables: dict[str, str] = {}
@@ -246,7 +246,7 @@ def _check_bounds(distribution: Any, kind: str, number: type[float] | type[int])
         except (TypeError, ValueError, OverflowError):
             valid = False
         if not valid or abs(converted) > (_MAX_INT if number is int else math.inf):
-            what = "a whole number" if number is int else "a number"
+            what = "a whole number from -2**53 to 2**53" if number is int else "a number"
             raise ValueError(f"{kind} needs {what} as {bound}, got {redact(value)}")
         object.__setattr__(distribution, bound, converted)
     if distribution.min >= distribution.max and not (number is int and distribution.min == distribution.max):

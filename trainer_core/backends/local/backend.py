@@ -116,7 +116,9 @@ class LocalProcessBackend(Backend):
         )
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
-        owned = self._state.list_owned_names(request.owner.key) if request.owner else []
+        # An entry of a search has no other name than that of its owner.
+        part = f"-{naming.hash_owner_key(request.owner.key)[:10]}" if request.owner and request.search else ""
+        owned = self._state.list_owned_names(request.owner.key, part) if request.owner else []
         jobs = [job for name in owned if (job := self._read_existing_job(name)) is not None]
         last_attempt = max((job.attempt for job in jobs), default=-1)
         # A job of another owner may have the name of the first attempt, or of the next one.

@@ -90,20 +90,21 @@ class StateFolder:
     def job_folder(self, name: str) -> JobFolder:
         return JobFolder(self.jobs / name)
 
-    def list_owned_names(self, owner_key: str) -> list[str]:
-        """Return the names of the jobs of an owner. Reads none of the thousands that a folder may have."""
-        return self._list_marked(JobFolder(self.jobs).owner_path(owner_key).name)
+    def list_owned_names(self, owner_key: str, part: str = "") -> list[str]:
+        """Return the names of the jobs of an owner that contain a part. Reads none of the thousands that may exist."""
+        return self._list_marked(JobFolder(self.jobs).owner_path(owner_key).name, part)
 
     def list_search_names(self, key: str) -> list[str]:
         return self._list_marked(JobFolder(self.jobs).search_path(key).name)
 
-    def _list_marked(self, marker: str) -> list[str]:
+    def _list_marked(self, marker: str, part: str = "") -> list[str]:
         """Return the names of the jobs that have a file. Without `Path`: a submit calls it, and there are thousands."""
-        return [name for name in self.list_job_names() if os.path.exists(f"{self.jobs}/{name}/{marker}")]  # noqa: PTH110
+        return [name for name in self.list_job_names(part) if os.path.exists(f"{self.jobs}/{name}/{marker}")]  # noqa: PTH110
 
-    def list_job_names(self) -> list[str]:
+    def list_job_names(self, part: str = "") -> list[str]:
         try:
-            return [entry.name for entry in os.scandir(self.jobs) if entry.is_dir(follow_symlinks=False)]
+            entries = os.scandir(self.jobs)
+            return [entry.name for entry in entries if part in entry.name and entry.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -125,6 +126,8 @@ class StateFolder:
 
     def remove_folder(self, folder: Path) -> None:
         """Remove a job, or a kit. It disappears for all observers at once; its files are deleted afterwards."""
+        if not folder.exists():
+            return
         self.create_folders()
         target = self.trash / _random_name()
         try:
@@ -134,23 +137,34 @@ class StateFolder:
         shutil.rmtree(target, ignore_errors=True)
 
 
+class _File:
+    """A path in a folder, built when it is used: a search opens thousands of folders, and uses few paths of each."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: JobFolder, _: type[JobFolder]) -> Path:
+        return folder.path / self._name
+
+
 class JobFolder:
     """Files of one job."""
 
+    lock = _File("lock")
+    request = _File("request.json")
+    plan = _File("plan.json")
+    status = _File("status.json")
+    desired = _File("desired.json")
+    desired_lock = _File("desired.lock")
+    events = _File("events.jsonl")
+    supervisor_log = _File("supervisor.log")
+    reserve = _File("reserve")
+    code = _File("code")
+    payload = _File("payload.json")
+    workspace = _File("workspace")
+
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lock = path / "lock"
-        self.request = path / "request.json"
-        self.plan = path / "plan.json"
-        self.status = path / "status.json"
-        self.desired = path / "desired.json"
-        self.desired_lock = path / "desired.lock"
-        self.events = path / "events.jsonl"
-        self.supervisor_log = path / "supervisor.log"
-        self.reserve = path / "reserve"
-        self.code = path / "code"
-        self.payload = path / "payload.json"
-        self.workspace = path / "workspace"
 
     @property
     def name(self) -> str:
