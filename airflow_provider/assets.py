@@ -184,4 +184,6 @@ def build_event_extra(asset: Asset, outcome: Outcome) -> dict[str, Any]:
     }
     if isinstance(asset, ModelAsset):
         extra["artifact_uri"] = outcome.artifacts.get(asset.artifact)
+    if outcome.reused:
+        extra["reused"] = True
     return extra

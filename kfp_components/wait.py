@@ -18,6 +18,7 @@ def wait(
     metric: dsl.OutputPath(float),
     checkpoint: dsl.OutputPath(int),
     resumed_from: dsl.OutputPath(int),
+    reused: dsl.OutputPath(bool),
     model: dsl.Output[dsl.Model],
     metrics: dsl.Output[dsl.Metrics],
     report: dsl.Output[dsl.HTML],
@@ -59,6 +60,7 @@ def wait(
         metric: The metric `metric_name`; without it null, which a task that takes it refuses.
         checkpoint: Step of the last checkpoint (option Checkpoints); 0 without one.
         resumed_from: Step of the checkpoint that the training last resumed from; 0 if it began from the start.
+        reused: Whether an earlier TrainJob had trained the same, and its outputs are these (option Reuse).
         model: The model that the result names as {"artifacts": {"model": uri}}.
         metrics: The numbers of the result.
         report: Page with curves of metrics and a timeline of the steps. KFP stores it only if the task succeeds.

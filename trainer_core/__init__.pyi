@@ -103,6 +103,7 @@ from .options import (
     QueueName as QueueName,
     ReplicatedJobPatch as ReplicatedJobPatch,
     RestartPolicy as RestartPolicy,
+    Reuse as Reuse,
     RuntimePatch as RuntimePatch,
     Stalled as Stalled,
     StartWithin as StartWithin,

@@ -47,6 +47,7 @@ DEFAULT_OPTIONS = {
     "RestartPolicy": "restart_policy",
     "MoreMemory": "more_memory",
     "StartWithin": "start_within",
+    "Reuse": "reuse",
 }
 _DEFAULT_OPTIONS_EXAMPLE = "such as [{Stalled: {after: 30m}}]"
 _PULL_POLICIES = ("IfNotPresent", "Always", "Never")
@@ -256,7 +257,7 @@ class KubernetesBackendConfig(FetchingClusterConfig):
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
         default_options: Options of each TrainJob whose request does not have them: `Stalled`, `RestartPolicy`,
-            `MoreMemory` or `StartWithin`, also as text in YAML. None (the default) for those of the environment
+            `MoreMemory`, `StartWithin` or `Reuse`, as text in YAML, too. None (the default): those of the environment
             variable ``TRAINJOB_DEFAULT_OPTIONS``.
         scheduling_grace: How long a pod may wait for a Kubernetes node before a wait with ``fail_fast`` cancels its
             TrainJob, in seconds or as text such as ``"45m"``. Waiting for an autoscaler that adds a node, for a queue
@@ -299,7 +300,7 @@ class LocalProcessBackendConfig(BackendConfig):
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
         default_options: Options of each TrainJob whose request does not have them: `Stalled`, `RestartPolicy`,
-            `MoreMemory` or `StartWithin`, also as text in YAML. None (the default) for those of the environment
+            `MoreMemory`, `StartWithin` or `Reuse`, as text in YAML, too. None (the default): those of the environment
             variable ``TRAINJOB_DEFAULT_OPTIONS``.
         max_parallel: How many TrainJobs of `home` run on this machine at the same time. Further ones are queued and
             start in the order in which they were submitted. A suspended TrainJob does not count. None (the default)
@@ -382,7 +383,7 @@ class ContainerBackendConfig(BackendConfig):
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
         default_options: Options of each TrainJob whose request does not have them: `Stalled`, `RestartPolicy`,
-            `MoreMemory` or `StartWithin`, also as text in YAML. None (the default) for those of the environment
+            `MoreMemory`, `StartWithin` or `Reuse`, as text in YAML, too. None (the default): those of the environment
             variable ``TRAINJOB_DEFAULT_OPTIONS``.
 
     Raises:
@@ -438,7 +439,7 @@ class RunaiBackendConfig(ClusterConfig):
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
         default_options: Options of each TrainJob whose request does not have them: `Stalled`, `RestartPolicy`,
-            `MoreMemory` or `StartWithin`, also as text in YAML. None (the default) for those of the environment
+            `MoreMemory`, `StartWithin` or `Reuse`, as text in YAML, too. None (the default): those of the environment
             variable ``TRAINJOB_DEFAULT_OPTIONS``.
         scheduling_grace: How long a pod may wait for a Kubernetes node before a wait with ``fail_fast`` cancels its
             TrainJob, in seconds or as text such as ``"45m"``. Waiting for an autoscaler that adds a node, for a queue
@@ -487,7 +488,7 @@ class TrainingOperatorBackendConfig(FetchingClusterConfig):
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
         default_options: Options of each TrainJob whose request does not have them: `Stalled`, `RestartPolicy`,
-            `MoreMemory` or `StartWithin`, also as text in YAML. None (the default) for those of the environment
+            `MoreMemory`, `StartWithin` or `Reuse`, as text in YAML, too. None (the default): those of the environment
             variable ``TRAINJOB_DEFAULT_OPTIONS``.
         scheduling_grace: How long a pod may wait for a Kubernetes node before a wait with ``fail_fast`` cancels its
             TrainJob, in seconds or as text such as ``"45m"``. Waiting for an autoscaler that adds a node, for a queue

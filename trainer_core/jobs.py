@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cache
@@ -33,6 +33,7 @@ __all__ = [
     "FAILED",
     "KFP_ON_KILL_LABEL",
     "KFP_RUN_LABEL",
+    "REUSE_LABEL",
     "RUNNING",
     "SEARCH_LABEL",
     "SEARCH_RECORD_LABEL",
@@ -60,6 +61,7 @@ __all__ = [
     "extract_artifacts",
     "extract_metrics",
     "extract_training_state",
+    "mark_reused",
 ]
 
 _VERSION = 1
@@ -87,6 +89,8 @@ KFP_ON_KILL_LABEL = "trainjob-workflows/kfp-on-kill"
 ATTACHED_LABEL = "trainjob-workflows/attached-at"
 #: Label of a TrainJob with its partition as `naming.build_partition_slug` returns it, and annotation with the key.
 PARTITION_LABEL = "trainjob-workflows/partition"
+#: Label of a TrainJob with the option `Reuse`: a hash of all that decides what it trains.
+REUSE_LABEL = "trainjob-workflows/reuse-key"
 #: Label of a TrainJob of a search: the search's key, hashed by `naming.hash_owner_key`.
 SEARCH_LABEL = "trainjob-workflows/search"
 #: Label of a TrainJob that records how a search ended, and trains nothing.
@@ -118,6 +122,8 @@ class TrainJobRef:
         host: Where a TrainJob of the local or container backend lives, separated by slashes: hostname, boot id, PID
             namespace and identity of the state folder, or hostname and identity of the engine. None (the default) on
             other backends. Refs are compared without it.
+        reused: True if the TrainJob belongs to another run, and only its result is taken (option `Reuse`): the client
+            neither changes, ends nor deletes it by this ref. Refs are compared without it.
     """
 
     backend: str
@@ -125,11 +131,12 @@ class TrainJobRef:
     name: str
     uid: str
     host: str | None = field(default=None, compare=False)
+    reused: bool = field(default=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ref as plain JSON data."""
-        data = {"version": _VERSION, **asdict(self)}
-        return data if self.host is not None else {key: value for key, value in data.items() if key != "host"}
+        left_out = {name for name in ("host", "reused") if not getattr(self, name)}
+        return {"version": _VERSION, **{key: value for key, value in asdict(self).items() if key not in left_out}}
 
     @classmethod
     def from_dict(cls, data: Any) -> TrainJobRef:
@@ -153,7 +160,7 @@ class TrainJobRef:
             missing = ", ".join(sorted(set(_REF_FIELDS) - set(strings)))
             raise ValueError(f"{quoted} is not a TrainJob ref: it lacks {missing}; pass what submit returned")
         host = values.get("host")
-        return cls(**strings, host=host if isinstance(host, str) else None)
+        return cls(**strings, host=host if isinstance(host, str) else None, reused=values.get("reused") is True)
 
     def to_json(self) -> str:
         """Return the ref as one line of JSON."""
@@ -668,9 +675,24 @@ class Outcome(_Record):
         """The TrainJob as a ref."""
         return TrainJobRef.from_dict(self.ref)
 
+    @property
+    def reused(self) -> bool:
+        """Whether it is the outcome of an earlier TrainJob, which the option `Reuse` found."""
+        return self.job.reused
+
+    @property
+    def reused_from(self) -> str | None:
+        """Name of the earlier TrainJob whose outcome it is. None for one that was trained for this request."""
+        return self.job.name if self.reused else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as plain JSON data."""
         return {"version": _VERSION, **asdict(self, dict_factory=_build_json_dict)}
+
+
+def mark_reused(outcome: Outcome) -> Outcome:
+    """Return the outcome of an earlier TrainJob whose result is taken."""
+    return replace(outcome, ref={**outcome.ref, "reused": True})
 
 
 class JobFailedError(TrainerError, RuntimeError):

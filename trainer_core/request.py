@@ -32,7 +32,7 @@ from trainer_core import naming, resources, secrets, validation
 from trainer_core.backend_fields.pytorch_job import PyTorchJob
 from trainer_core.backend_fields.runai import RunaiFields
 from trainer_core.errors import InvalidRequestError, UnsupportedError
-from trainer_core.jobs import Restarts, build_partition_annotations, build_partition_labels
+from trainer_core.jobs import REUSE_LABEL, Restarts, build_partition_annotations, build_partition_labels
 from trainer_core.node import env as node_env
 from trainer_core.packaging import func_args
 from trainer_core.restart_rules import RestartRules
@@ -53,6 +53,7 @@ __all__ = [
     "MoreMemory",
     "Owner",
     "Project",
+    "Reuse",
     "RuntimeRef",
     "SearchEntry",
     "Stalled",
@@ -430,6 +431,17 @@ class MoreMemory(_Part):
     factor: float = Field(default=1.5, gt=1, le=16)
 
 
+class Reuse(_Part):
+    """Settings of a `Reuse` option.
+
+    Attributes:
+        within: Longest time since the end of the TrainJob whose result is taken, in seconds. None for a TrainJob that
+            trains in any case, and whose result others can take.
+    """
+
+    within: Duration | None = None
+
+
 class Stalled(_Part):
     """Settings of a `Stalled` option, in seconds.
 
@@ -558,6 +570,9 @@ class TrainJobRequest(_Part):
             TrainJob is created.
         retry_of: The failed attempt that a person retries, with a new budget of restarts. Not part of the fingerprint.
         stalled: Settings of a `Stalled` option.
+        reuse: Settings of a `Reuse` option. Not part of the fingerprint.
+        reuse_key: Hash of all that decides what it trains, by which a later TrainJob finds it. None if a part is
+            unknown. Not part of the fingerprint. Set when the TrainJob is created.
         distributed: Settings of a `DistributedConfig`.
         pytorch_job: Settings of a `PyTorchJobSpec`.
         runai: Settings of a `RunaiSpec` and a `RunaiMasterSpec`.
@@ -591,6 +606,8 @@ class TrainJobRequest(_Part):
     attempt_restarts: Restarts | None = None
     retry_of: str | None = None
     stalled: Stalled | None = None
+    reuse: Reuse | None = None
+    reuse_key: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
     distributed: Distributed | None = None
     pytorch_job: PyTorchJob | None = None
     runai: RunaiFields | None = None
@@ -598,7 +615,7 @@ class TrainJobRequest(_Part):
     search: SearchEntry | None = None
     partition: Annotated[str, AfterValidator(validation.check_partition)] | None = None
     traceparent: str | None = Field(default=None, pattern=TRACEPARENT_PATTERN)
-    defaults: tuple[Literal["more_memory", "restart_policy", "stalled", "start_within"], ...] | None = None
+    defaults: tuple[Literal["more_memory", "restart_policy", "reuse", "stalled", "start_within"], ...] | None = None
     literal_secrets: dict[str, SecretStr] = Field(default_factory=dict, exclude=True, repr=False)
 
     @classmethod
@@ -652,12 +669,12 @@ class TrainJobRequest(_Part):
         return json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     def fingerprint(self) -> str:
-        """Return a hash of the work, which are all fields except those that `_work` leaves out."""
-        return hashlib.sha256(_canonical(self._work())).hexdigest()
+        """Return a hash of the work, which are all fields except those that `get_work` leaves out."""
+        return hashlib.sha256(_canonical(self.get_work())).hexdigest()
 
     def list_differences(self, other: TrainJobRequest) -> list[str]:
         """Return the fields, by dotted path, in which the work of two requests differs."""
-        mine, theirs = dict(_leaves(self._work())), dict(_leaves(other._work()))
+        mine, theirs = dict(_leaves(self.get_work())), dict(_leaves(other.get_work()))
         return sorted(path for path in mine.keys() | theirs.keys() if mine.get(path) != theirs.get(path))
 
     def get_parameters(self) -> dict[str, str]:
@@ -694,8 +711,9 @@ class TrainJobRequest(_Part):
 
     @property
     def job_metadata(self) -> Metadata:
-        """Labels and annotations of the TrainJob: those of the request, and its partition."""
-        labels = {**self.metadata.labels, **build_partition_labels(self.partition)}
+        """Labels and annotations of the TrainJob: those of the request, its partition, and its key for `Reuse`."""
+        reuse = {} if self.reuse_key is None else {REUSE_LABEL: self.reuse_key}
+        labels = {**self.metadata.labels, **build_partition_labels(self.partition), **reuse}
         annotations = {**self.metadata.annotations, **build_partition_annotations(self.partition)}
         return self.metadata.model_copy(update={"labels": labels, "annotations": annotations})
 
@@ -744,6 +762,10 @@ class TrainJobRequest(_Part):
         if self.checkpoints is None or self.checkpoints.uri is not None or uri is None:
             return self
         return self.model_copy(update={"checkpoints": self.checkpoints.model_copy(update={"uri": uri})})
+
+    def without_lookup(self) -> TrainJobRequest:
+        """Return a copy that trains although an earlier TrainJob may have trained the same."""
+        return self.model_copy(update={"reuse": Reuse()}) if self.reuse is not None else self
 
     @property
     def project(self) -> Project | None:
@@ -799,9 +821,18 @@ class TrainJobRequest(_Part):
             raise InvalidRequestError("the request has neither a name nor an owner; give one of them")
         return self.name
 
-    def _work(self) -> dict[str, Any]:
+    def get_work(self) -> dict[str, Any]:
+        """Return the fields that are compared when a TrainJob of the same name or owner exists, as plain data."""
         ignored = {"name", "owner", "tracking", "search", "partition", "traceparent"}
-        ignored |= {"attempt_memory", "attempt_restarts", "retry_of", "defaults", *(self.defaults or ())}
+        ignored |= {
+            "attempt_memory",
+            "attempt_restarts",
+            "retry_of",
+            "reuse",
+            "reuse_key",
+            "defaults",
+            *(self.defaults or ()),
+        }
         work = {key: value for key, value in self.to_dict().items() if key not in ignored}
         if "trainer" in work:
             _remove_places_of_code(work["trainer"])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 import trainer_core
 from trainer_core import secrets, validation
@@ -332,6 +332,7 @@ def _read_job_spec(job_spec: dict[str, Any]) -> dict[str, Any]:
         "more_memory": spec.pop("moreMemory", None),
         "restart_policy": spec.pop("restartPolicy", None),
         "stalled": spec.pop("stalled", None),
+        "reuse": spec.pop("reuse", None),
         "distributed": spec.pop("distributed", None),
         "pytorch_job": spec.pop("pytorchJob", None),
         "runai": spec.pop("runai", None),
@@ -375,13 +376,22 @@ def _create_option(name: str, settings: Any) -> BaseOption:
     known = [item.name for item in fields(kind) if item.init]  # type: ignore[arg-type]  # every option is a dataclass
     if settings is None:
         settings = {}
-    elif len(known) == 1:
+    elif len(known) == 1 and not _is_named_setting(kind, known[0], settings):
         settings = {known[0]: settings}
     elif not isinstance(settings, Mapping):
         expected = f"a dict of {', '.join(known)}" if known else "no settings"
         raise ValueError(f"option {name} takes {expected}, got {type(settings).__name__}")
     option: BaseOption = _create_dataclass(kind, settings)
     return option
+
+
+def _is_named_setting(kind: type[BaseOption], field: str, settings: Any) -> bool:
+    """Return whether the one setting of an option is given with its name: ``{"Reuse": {"within": "30d"}}``.
+
+    One that is a dict itself is given without its name: ``{"Labels": {"labels": "x"}}`` has a label of this name.
+    """
+    takes_dict = any(get_origin(each) is dict or is_dataclass(each) for each in _walk_hint(get_type_hints(kind)[field]))
+    return isinstance(settings, Mapping) and settings.keys() == {field} and not takes_dict
 
 
 def _create_on_backend(settings: Any) -> OnBackend:

@@ -35,7 +35,7 @@ from airflow_provider import (
     tracking,
     xcom,
 )
-from airflow_provider.compat import AirflowTaskTimeout, TaskDeferralError, TaskDeferralTimeout
+from airflow_provider.compat import AirflowSkipException, AirflowTaskTimeout, TaskDeferralError, TaskDeferralTimeout
 from airflow_provider.exceptions import (
     TrainJobElsewhereError,
     TrainJobInterruptedError,
@@ -64,9 +64,10 @@ from trainer_core.errors import (
 from trainer_core.initializers import Initializer
 from trainer_core.jobs import ATTACHED_LABEL, CREATED, FAILED, Observation, Outcome, TrainJobRef
 from trainer_core.lifecycle.wait_state import PendingFailureLog
-from trainer_core.request import TrainJobRequest
+from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime
+from trainer_core.secrets import redact
 from trainer_core.text import format_size
 
 if TYPE_CHECKING:
@@ -153,6 +154,9 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             ``ask``: the dialog of Airflow decides. If it keeps the state of the task, the cleared task continues with
             its job, or from the last checkpoint, unless the job is Complete; otherwise it starts a new job. Airflow up
             to 3.3.2 does not ask and always keeps the state; before 3.3 there is none. Not templated.
+        on_reuse: What the task does when the option `Reuse` finds an earlier TrainJob that trained the same: ``return``
+            (default): it succeeds with that result, and its asset events have ``extra["reused"]``; ``skip``: it pushes
+            the XComs and is skipped, without asset events. A task that a person has cleared trains. Not templated.
         kwargs: Arguments of every operator. `execution_timeout` also limits the time that the task is deferred. The
             asset events of the `outlets` carry metrics, ref and artifacts of the job; see `ModelAsset`.
 
@@ -184,6 +188,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         on_kill: Literal["cancel", "keep"] = "cancel",
         fail_fast: bool = True,
         on_clear: Literal["new", "ask"] = "new",
+        on_reuse: Literal["return", "skip"] = "return",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -212,6 +217,9 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self.on_kill_policy = cancellation.check_on_kill(on_kill)
         self.fail_fast = fail_fast
         self.on_clear = task_owner.check_on_clear(on_clear)
+        if on_reuse not in ("return", "skip"):
+            raise ValueError(f"on_reuse must be 'return' or 'skip', got {redact(on_reuse)}")
+        self.on_reuse = on_reuse
         self._ref: TrainJobRef | None = None
         #: The ref with the place that the submitting process resolved.
         self._ref_data: dict[str, Any] = {}
@@ -406,10 +414,13 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         trace = (getattr(ti, "context_carrier", None) or {}).get("traceparent")
         parts = {**data, "literal_secrets": literals, "partition": partition, "traceparent": trace}
         request = TrainJobRequest.parse({**parts, "owner": task_owner.build_owner(ti, self._generation.value)})
+        if ti.max_tries > (self.retries or 0):  # A person has cleared the task.
+            request = request.without_lookup()
         if not self._continues_after_clear() and not self._still_runs_unchanged(request):
             return request
         self._generation.continue_cleared()
-        return TrainJobRequest.parse({**parts, "owner": task_owner.build_owner(ti, self._generation.value)})
+        owner = Owner(**task_owner.build_owner(ti, self._generation.value))
+        return request.model_copy(update={"owner": owner})
 
     def _continues_after_clear(self) -> bool:
         """Return whether Airflow kept the state of a task that was cleared, with a job that is not Complete."""
@@ -456,6 +467,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
     def _follow_job(self, ti: Any, ref: TrainJobRef) -> Any:
         status, outcome = self._observe_once(ref)
         ti.xcom_push(key="status", value=status)
+        if outcome is not None and outcome.reused and (self.wait_for_completion or self.on_reuse == "skip"):
+            return self._finish(ti, outcome, log_is_written=True)  # The log is that of another task.
         if not self.wait_for_completion:
             return self._ref_data
         if outcome is not None:
@@ -574,6 +587,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         if following is not None:
             return self._follow_job(ti, following)
         xcom.report_outcome(ti, self.log, outcome, log_is_written)
+        if outcome.reused and self.on_reuse == "skip":
+            raise AirflowSkipException(f"nothing has changed since TrainJob {outcome.reused_from} (Reuse)")
         if outcome.succeeded:
             assets.update_asset_events(self.outlets, outcome, self.spec.get("partition"))
             return outcome.result

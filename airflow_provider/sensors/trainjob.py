@@ -24,7 +24,7 @@ from airflow_provider.trigger_event import JobEvent
 from trainer_core.client.waiting import finish_wait
 from trainer_core.config import BackendConfig
 from trainer_core.errors import JobElsewhereError, TrainerError
-from trainer_core.jobs import Outcome, TrainJobRef
+from trainer_core.jobs import Outcome, TrainJobRef, mark_reused
 from trainer_core.lifecycle import wait_state
 from trainer_core.lifecycle.wait_state import PendingFailureLog
 
@@ -280,6 +280,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         )
 
     def _finish(self, ti: Any, outcome: Outcome, log_is_written: bool) -> Any:
+        outcome = mark_reused(outcome) if self.ref.reused else outcome
         self.outcome = outcome
         self.run_url = tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, False, self.log)
         xcom.report_outcome(ti, self.log, outcome, log_is_written)

@@ -87,6 +87,8 @@ class LogPart:
 
 def connect(job: SubmittedJob) -> TrainerClient:
     """Return a client for the job, after checking that the job belongs to the task."""
+    if job.ref.reused:  # Of a DAG that the user may not be allowed to see.
+        raise UnreachableError(f"TrainJob {job.ref.name!r} belongs to another run, and this task reused its result")
     try:
         naming.validate_name(job.ref.name)
         client = _create_client(job)

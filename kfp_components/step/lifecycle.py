@@ -32,7 +32,7 @@ def delete(
     if job:
         client, ref = open_job(job, backend_config)
         client.delete_job(ref)  # By its uid: another job may have taken the name meanwhile.
-        deleted = [ref.name]
+        deleted = [] if ref.reused else [ref.name]
     else:
         client = create_client(backend, backend_config)
         of_run = [] if job_name else client.list_jobs(labels={KFP_RUN_LABEL: run_id})

@@ -40,6 +40,7 @@ def write_outcome(task: Task, client: TrainerClient, outcome: Outcome, history: 
     task.write("status", outcome.status)
     for name, step in (("checkpoint", outcome.checkpoint), ("resumed_from", outcome.resumed_from)):
         task.write(name, step or 0)
+    task.write("reused", outcome.reused)
     run = client.get_run(ref) if job and client.runs.is_tracked(ref) else None
     facts = {
         "job": ref.name,

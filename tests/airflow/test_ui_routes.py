@@ -237,6 +237,14 @@ def test_a_job_claimed_by_another_dag_is_not_shown(browse, submitted, trains):
     assert browse(OUTSIDER, mine).post("api/delete").status_code == 409
 
 
+def test_a_job_whose_result_a_task_reused_is_not_changed_on_its_page(browse, submitted, trains):
+    theirs, mine = trains("closed_earlier"), submitted("open_reuses")
+    push(mine, "ref", {**ref_of(theirs).to_dict(), "reused": True})
+    job = browse(OUTSIDER, mine).job()
+    assert job["unreachable"].endswith("belongs to another run, and this task reused its result")
+    assert browse(OUTSIDER, mine).post("api/delete").status_code == 409
+
+
 def test_a_job_claimed_by_another_dag_has_no_status_in_the_list(browse, submitted, trains):
     theirs, mine = trains("closed_victim_of_list"), submitted("open_claims_in_list")
     push(mine, "ref", ref_of(theirs).to_dict())

@@ -58,6 +58,8 @@ def get_api(client):
     )
 
 
+#: The double runs no images.
+_IMAGE = f"ghcr.io/team/train@sha256:{64 * '0'}"
 CASES = (
     BackendCase(
         "local",
@@ -77,6 +79,7 @@ CASES = (
         limits_memory=False,
         restarts_trainings=False,
         notices_stalls=False,
+        knows_versions=False,
     ),
     BackendCase("container", container_engine.client),
     BackendCase(
@@ -86,6 +89,7 @@ CASES = (
         reads_local_files=False,
         reads_checkpoints=False,
         runs_runtime_without_trainer=True,
+        image_with_digest=_IMAGE,
         restarts_processes=True,
         replaces_pods=True,
         get_api=get_api,
@@ -93,6 +97,7 @@ CASES = (
     BackendCase(
         "training-operator",
         lambda folder, **settings: connect_to_cluster(folder, TrainingOperatorBackendConfig, **settings),
+        image_with_digest=_IMAGE,
         reads_local_files=False,
         reads_checkpoints=False,
         replaces_pods=True,
@@ -101,6 +106,7 @@ CASES = (
     BackendCase(
         "runai",
         lambda folder, **settings: connect_to_cluster(folder, RunaiBackendConfig, **settings),
+        image_with_digest=_IMAGE,
         reads_local_files=False,
         reads_checkpoints=False,
         enforces_deadline=False,

@@ -81,8 +81,8 @@ def test_plain_data_and_objects_are_the_same_definition() -> None:
         ({"lr": {"randint": [0, 3, True]}}, "at least 1"),
         ({"lr": {"normal": [0, 1]}}, "must be a list of values, or a dict of one of"),
         ({"lr": {"uniform": [0]}}, "uniform needs [min, max]"),
-        ({"lr": {"randint": [False, 3]}}, "a whole number as min"),
-        ({"lr": {"randint": [0, 2**53 + 2]}}, "a whole number as max"),
+        ({"lr": {"randint": [False, 3]}}, "as min, got False"),
+        ({"lr": {"randint": [0, 2**53 + 2]}}, "as max, got 9007199254740994"),
         ({"a" * 101: [1]}, "not the name of a parameter"),
         ({f"a{number}": [1] for number in range(101)}, "has 101 parameters; use at most 100"),
     ],
@@ -126,6 +126,7 @@ def test_a_cell_has_the_parameters_in_the_order_of_the_space_and_ends_with_the_l
         ({"algorithm": GridSearch(), "search_space": {"lr": {"uniform": [0, 1]}}}, "a range of floats has no grid"),
         ({"stop": {"Asha": {"factor": 1}}}, "factor must be a whole number of at least 2"),
         ({"stop": {"Asha": {"promote": True}}}, "needs max_step"),
+        ({"stop": {"Asha": {"min_step": 3, "max_step": 3}}}, "max_step must be greater than min_step, got 3"),
         ({"stop": "Never"}, "stop must be one of Asha, MedianStop"),
     ],
 )

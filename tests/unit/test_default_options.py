@@ -12,6 +12,7 @@ from trainer_core import (
     MoreMemory,
     Name,
     RestartPolicy,
+    Reuse,
     Stalled,
     StartWithin,
     TrainerClient,
@@ -23,7 +24,7 @@ from trainer_core.options.runai import RunaiSpec
 from trainer_core.request import TrainJobRequest
 from trainer_core.request_builder import build_request
 
-ALL = [Stalled("30m"), RestartPolicy(max_restarts=5), MoreMemory("32Gi"), StartWithin("6h")]
+ALL = [Stalled("30m"), RestartPolicy(max_restarts=5), MoreMemory("32Gi"), StartWithin("6h"), Reuse("30d")]
 FUNCTION = CustomTrainer("train:main", resources_per_node={"memory": "8Gi"})
 
 
@@ -50,13 +51,13 @@ def apply_all(trainer=FUNCTION, backend="kubernetes", options=(), **changes):
 
 
 def test_a_function_has_all_default_options():
-    assert apply_all() == {"stalled", "restart_policy", "more_memory", "start_within"}
+    assert apply_all() == {"stalled", "restart_policy", "more_memory", "start_within", "reuse"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "left_out"),
     [
-        ({"trainer": None}, {"stalled", "restart_policy", "more_memory"}),
+        ({"trainer": None}, {"stalled", "restart_policy", "more_memory", "reuse"}),
         ({"trainer": CustomTrainerContainer("image", resources_per_node={"memory": "8Gi"})}, {"stalled"}),
         ({"trainer": CustomTrainer("train:main")}, {"more_memory"}),
         ({"trainer": CustomTrainer("train:main", resources_per_node={"memory": "33Gi"})}, {"more_memory"}),
@@ -65,11 +66,11 @@ def test_a_function_has_all_default_options():
     ],
 )
 def test_a_request_that_an_option_does_not_fit_has_no_default(arguments, left_out):
-    assert apply_all(**arguments) == {"stalled", "restart_policy", "more_memory", "start_within"} - left_out
+    assert apply_all(**arguments) == {"stalled", "restart_policy", "more_memory", "start_within", "reuse"} - left_out
 
 
 def test_an_option_of_the_request_is_kept_and_is_part_of_its_fingerprint():
-    assert apply_all(options=[Stalled("1h"), StartWithin("1h")]) == {"restart_policy", "more_memory"}
+    assert apply_all(options=[Stalled("1h"), StartWithin("1h")]) == {"restart_policy", "more_memory", "reuse"}
 
 
 def test_a_stored_request_keeps_the_defaults_of_its_creation(connect):

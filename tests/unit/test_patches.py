@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import get_args, get_type_hints
 
+import pydantic
 import pytest
 from fake_cluster import crds
 
+from trainer_core.options.kubernetes_models import to_plain_data
 from trainer_core.options.patches import (
     ContainerPatch,
     JobSetSpecPatch,
@@ -233,3 +235,11 @@ def test_a_variable_accepts_every_source_of_the_api(patched_spec):
     made = [ContainerPatch("node", env=[{"name": "A", "valueFrom": {source: {}}}]) for source in sources]
 
     assert len(made) == len(sources) > 3
+
+
+def test_an_object_of_pydantic_becomes_plain_data_with_the_names_of_kubernetes():
+    class Mount(pydantic.BaseModel):
+        mount_path: str = pydantic.Field(alias="mountPath")
+        sub_path: str | None = None
+
+    assert to_plain_data({"mounts": [Mount(mountPath="/data")], "none": None}) == {"mounts": [{"mountPath": "/data"}]}

@@ -33,6 +33,7 @@ from trainer_core.jobs import (
 )
 from trainer_core.lifecycle import adoption, attempt_memory, restart_policy
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
+from trainer_core.lifecycle.reuse import Versions
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
 from trainer_core.request import Code, TrainJobRequest
 from trainer_core.runtimes import Runtime
@@ -262,6 +263,14 @@ class Backend(ABC):
             RuntimeNotFoundError: The runtime does not exist.
         """
         self.render(request)
+
+    def read_versions(self, request: TrainJobRequest) -> Versions:
+        """Return the versions of what a TrainJob runs beside its code and data, for the option `Reuse`.
+
+        Args:
+            request: The request, with a trainer.
+        """
+        return Versions(unknown=(f"backend {self.name}: it does not know what a TrainJob runs",))
 
     @abstractmethod
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:

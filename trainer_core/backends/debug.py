@@ -123,6 +123,7 @@ class DebugBackend(Backend):
             "more_memory": request.more_memory,
             "restart_policy": request.restart_policy,
             "stalled": request.stalled,
+            "reuse": request.reuse,
         }
         unsupported = [name for name, value in options.items() if value]
         if unsupported:

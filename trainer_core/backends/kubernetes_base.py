@@ -45,7 +45,10 @@ from trainer_core.k8s.job_feed import stream_log_lines
 from trainer_core.k8s.job_reader import JobReader
 from trainer_core.k8s.job_writer import JobWriter
 from trainer_core.k8s.parsing import RawObject
+from trainer_core.k8s.runtimes import list_further_images
+from trainer_core.lifecycle import reuse
 from trainer_core.lifecycle.adoption import ExistingJob
+from trainer_core.lifecycle.reuse import Versions
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps
 from trainer_core.options.scheduling import KUEUE_QUEUE
 from trainer_core.packaging import argv_payload
@@ -92,6 +95,10 @@ class BaseKubernetesBackend(Backend):
             manifest_common.check_size(manifest)
         return manifests
 
+    @abstractmethod
+    def _read_runtime(self, request: TrainJobRequest) -> tuple[Any, str | None]:
+        """Return the content of the runtime of a request as plain data, and the image of its nodes."""
+
     def _build_secret(self, request: TrainJobRequest, ref: TrainJobRef) -> RawObject | None:
         """Build the Secret that is created after the job and owned by it; None if the request has no literal secret."""
         return None
@@ -106,6 +113,13 @@ class BaseKubernetesBackend(Backend):
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
         manifests = self._render_checked(self.resolve_request(request), attempt=0)
         return manifests[0] if len(manifests) == 1 else {"apiVersion": "v1", "kind": "List", "items": manifests}
+
+    def read_versions(self, request: TrainJobRequest) -> Versions:
+        content, image = self._read_runtime(request)
+        image = (request.trainer.image if request.trainer else None) or image
+        images = (image, *list_further_images({"spec": content}))
+        unknown = (*reuse.check_images(request, *images), *reuse.check_runtime(content))
+        return Versions({"image": image, "runtime": content}, unknown)
 
     def dry_run(self, request: TrainJobRequest) -> None:
         request = self.resolve_request(request)

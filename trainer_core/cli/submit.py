@@ -169,11 +169,18 @@ def render(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Print the manifest that `submit` would create, without creating it."""
-    rendered = context.obj.client.render(_build_request(context))
+    client, request = context.obj.client, _build_request(context)
+    rendered = client.render(request)
     if output is OutputFormat.JSON:
         print_json(rendered)
     else:
         print_yaml(rendered)
+    if request.reuse is not None:
+        from trainer_core.client import reuse  # Loads the modules of HTTP.
+
+        known = reuse.compute_key(client, request)
+        line = f"key {known.key}" if known.key else f"no key, because not all is known: {'; '.join(known.unknown)}"
+        print(f"trainjob: Reuse: {line}", file=sys.stderr)
 
 
 def print_job(
@@ -262,6 +269,8 @@ def _submit_and_print(
     if re.fullmatch(TRACEPARENT_PATTERN, trace):
         request = request.model_copy(update={"traceparent": trace})
     ref = client.submit(request, before_create=lambda: created.append(True))
+    if ref.reused:
+        return print_job(client, ref, wait, timeout, output)
     if not created:
         print(f"trainjob: {describe_existing(ref.name, client.observe(ref).status)}", file=sys.stderr)
     project = request.trainer.code.project if request.trainer and request.trainer.code else None

@@ -26,7 +26,7 @@ def start_next_attempt(
     ended = backend.observe(ref)
     if ended.status != FAILED:
         raise InvalidRequestError(f"TrainJob {ref.name!r} is {ended.status}; only a failed one can be retried")
-    request = _restore_code(backend.get_request(ref), backend, ref)
+    request = _restore_code(backend.get_request(ref), backend, ref).without_lookup()
     if request.tracking is not None:  # Each attempt has a separate run.
         run = {"run_id": None, "experiment_id": None}
         request = request.model_copy(update={"tracking": request.tracking.model_copy(update=run)})

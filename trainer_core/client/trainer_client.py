@@ -27,6 +27,7 @@ from trainer_core.jobs import (
     TrainJob,
     TrainJobRef,
     build_partition_labels,
+    mark_reused,
 )
 from trainer_core.lifecycle import adoption, wait_state
 from trainer_core.lifecycle.adoption import ExistingJob
@@ -67,6 +68,13 @@ def backend_for(name: str) -> type[Backend]:
         BackendUnavailableError: The backend is not part of this release.
     """
     return backend_class(name)
+
+
+def _is_reused(ref: TrainJobRef, what: str) -> bool:
+    """Return whether a TrainJob belongs to another run, which alone may change it."""
+    if ref.reused:
+        _log.warning("TrainJob %r is not %s: it belongs to another run, and only its result is reused", ref.name, what)
+    return ref.reused
 
 
 @runtime_checkable
@@ -123,6 +131,9 @@ class TrainerClient:
         self.backend: Backend = backend_class(backend_config.backend)(backend_config)  # type: ignore[call-arg]
         self.runs = JobRuns(self.backend, tracking, self.get_job_request)
         self._default_options = default_options.read_fields(backend_config, self.backend)
+        #: Outcomes that this client has found by the option Reuse, by name: `train` returns only that, and the TrainJob
+        #: can be deleted before its outcome is asked for.
+        self._reused: dict[str, Outcome] = {}
 
     def list_runtimes(self) -> list[Runtime]:
         """Return the runtimes that a TrainJob can refer to."""
@@ -202,7 +213,7 @@ class TrainerClient:
         waiting.check_restarts(request)
         created: list[bool] = []
         ref = self.submit(request, before_create=lambda: created.append(True))
-        if not created:
+        if not created and not ref.reused:
             _log.warning("%s", adoption.describe_existing(ref.name, self.observe(ref).status))
         return ref.name
 
@@ -298,7 +309,26 @@ class TrainerClient:
             BackendUnavailableError: The backend cannot be reached.
         """
         request = default_options.apply(request, self._default_options)
-        return self.repeat_while_unavailable("The submit", lambda: self.runs.submit(request, before_create))
+        return self.repeat_while_unavailable("The submit", lambda: self._submit(request, before_create))
+
+    def _submit(self, request: TrainJobRequest, before_create: Callable[[], None] | None) -> TrainJobRef:
+        if request.reuse is not None:
+            from trainer_core.client import reuse  # Loads the modules of HTTP.
+
+            request, earlier = reuse.look_up(self, request)
+            if earlier is not None:
+                self._reused[earlier.job.name] = earlier
+                return earlier.job
+        ref = self.runs.submit(request, before_create)
+        self._reused.pop(ref.name, None)
+        return ref
+
+    def _get_reused(self, job: str | TrainJobRef) -> Outcome | None:
+        """Return the outcome that this client has found for a name, or for the ref that it has returned with it."""
+        if isinstance(job, str):
+            return self._reused.get(job)
+        found = self._reused.get(job.name) if job.reused else None
+        return found if found is not None and found.job == job else None
 
     def repeat_while_unavailable(self, what: str, send: Callable[[], _T]) -> _T:
         """Return what a call returns that is repeated while a cluster cannot be reached, as long as a submit."""
@@ -686,7 +716,7 @@ class TrainerClient:
             name: Its name or ref. With a ref, another TrainJob that has the same name now is not deleted.
         """
         ref = self._find_ref(name)
-        if ref is not None:
+        if ref is not None and not _is_reused(ref, "deleted"):
             self.backend.delete(ref)
 
     def list_checkpoints(self, job: str | TrainJobRef) -> list[SavedCheckpoint]:
@@ -804,10 +834,17 @@ class TrainerClient:
             WaitTimeoutError: The TrainJob has not ended within the timeout. It is not stopped.
             JobNotFoundError: The TrainJob does not exist.
         """
+        found = self._get_reused(job)
+        if found is not None:
+            if on_observation is not None:
+                on_observation(Observation(found.status, outcome=found))
+            return found
         ref, end = self.get_job_ref(job), None if timeout is None else time.monotonic() + timeout
         while True:
             remaining = None if end is None else max(0.0, end - time.monotonic())
             outcome = waiting.wait_for_outcome(self.backend, self.runs, ref, remaining, on_observation, fail_fast)
+            if ref.reused:
+                return mark_reused(outcome)
             remaining = None if end is None else max(0.0, end - time.monotonic())
             following = self.start_again(outcome, remaining) if restarts else None
             if following is None:
@@ -862,7 +899,7 @@ class TrainerClient:
             job: Its name or ref.
         """
         ref = self._find_ref(job)
-        if ref is not None:
+        if ref is not None and not _is_reused(ref, "cancelled"):
             self.backend.cancel(ref)
 
     def get_pod(self, name: str, uid: str, namespace: str | None = None) -> dict[str, Any] | None:
@@ -909,7 +946,10 @@ class TrainerClient:
             JobNotFoundError: The TrainJob does not exist.
             UnsupportedError: The backend does not run on Kubernetes.
         """
-        return self.backend.set_owner(self.get_job_ref(job), kind, owner, labels or {}, only_with or {})
+        ref = self.get_job_ref(job)
+        if _is_reused(ref, "given an owner"):
+            return {}
+        return self.backend.set_owner(ref, kind, owner, labels or {}, only_with or {})
 
     @property
     def searches(self) -> Searches:
@@ -1081,6 +1121,9 @@ class TrainerClient:
         self.searches.delete_job(name)
 
     def _find_ref(self, job: str | TrainJobRef) -> TrainJobRef | None:
+        found = self._get_reused(job)
+        if found is not None:
+            return found.job
         try:
             return self.get_job_ref(job)
         except JobNotFoundError:

@@ -175,6 +175,17 @@ def find_trainer_container(raw: Mapping[str, Any]) -> dict[str, Any] | None:
     return find_container(job, NODE) if job else None
 
 
+def list_further_images(raw: Mapping[str, Any]) -> list[str | None]:
+    """Return the images of all containers except the trainer's, whose image a job can set, and initializers."""
+    jobs = [
+        job for job in list_replicated_jobs(raw) if _get_ancestor(job) not in (DATASET_INITIALIZER, MODEL_INITIALIZER)
+    ]
+    trainer = find_trainer_container(raw)
+    pods = [get_pod_spec(job) for job in jobs]
+    containers = [each for pod in pods for field in ("containers", "initContainers") for each in pod.get(field) or ()]
+    return [each.get("image") for each in containers if each is not trainer]
+
+
 def get_pod_spec(replicated_job: Mapping[str, Any]) -> dict[str, Any]:
     return _get_path(replicated_job, "template", "spec", "template", "spec")
 

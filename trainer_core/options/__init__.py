@@ -23,6 +23,7 @@ from trainer_core.options.patches import (
 )
 from trainer_core.options.pytorch import PyTorchJobSpec
 from trainer_core.options.restart_policy import RestartPolicy
+from trainer_core.options.reuse import Reuse
 from trainer_core.options.runtime import RuntimePatch
 from trainer_core.options.scheduling import GangScheduling, ManagedBy, PriorityClass, QueueName, StartWithin
 from trainer_core.options.stalled import Stalled
@@ -59,6 +60,7 @@ __all__ = [
     "QueueName",
     "ReplicatedJobPatch",
     "RestartPolicy",
+    "Reuse",
     "RuntimePatch",
     "Stalled",
     "StartWithin",

@@ -32,6 +32,7 @@ from trainer_core.testing.projects import Projects
 from trainer_core.testing.resource_use import ResourceReports
 from trainer_core.testing.restarting import Restarting
 from trainer_core.testing.results import Results
+from trainer_core.testing.reusing import Reusing
 from trainer_core.testing.searching import Searching
 from trainer_core.testing.searching_stops import EarlyStops
 from trainer_core.testing.stalls import Stalls
@@ -56,6 +57,7 @@ class BackendContract(
     MemoryOfAttempts,
     Restarting,
     Stalls,
+    Reusing,
     Debugging,
     EarlyStops,
     Validation,

@@ -71,12 +71,14 @@ class BackendCase:
         restarts_trainings: It accepts the option `RestartPolicy`.
         restarts_in_place: It starts a training again in the same job, without a process that waits.
         notices_stalls: It ends a training that makes no progress.
+        knows_versions: It accepts the option `Reuse`.
         restarts_processes: A process that was killed is started again in the same attempt.
         shares_checkpoints: All nodes of a job can mount the place of its checkpoints.
         reads_checkpoints: Its client can read the place of its checkpoints, and not only its nodes.
         replaces_pods: A pod that was deleted or evicted is replaced in the same attempt. It needs `get_api`.
         image: Image for the training, instead of that of the runtime; it must contain ``python3``. Default: None, for
             the image of the runtime.
+        image_with_digest: Image for trainings with the option `Reuse`, by its digest. Default: None, for `image`.
         get_api: Returns an API client of the cluster that runs the pods of a client's jobs. Default: None, for a
             backend without pods.
     """
@@ -97,11 +99,13 @@ class BackendCase:
     restarts_trainings: bool = True
     restarts_in_place: bool = False
     notices_stalls: bool = True
+    knows_versions: bool = True
     restarts_processes: bool = False
     shares_checkpoints: bool = True
     reads_checkpoints: bool = True
     replaces_pods: bool = False
     image: str | None = None
+    image_with_digest: str | None = None
     get_api: Callable[[TrainerClient], ApiClient] | None = None
 
 

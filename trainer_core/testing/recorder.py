@@ -31,6 +31,7 @@ from trainer_core.jobs import (
     build_complete_outcome,
 )
 from trainer_core.lifecycle.adoption import ExistingJob
+from trainer_core.lifecycle.reuse import Versions
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeTrainer, TrainerType
 
@@ -95,6 +96,12 @@ class RecordedJob:
         if self.outcome is not None:
             return self.outcome.status
         return SUSPENDED if self.suspended else RUNNING
+
+    @property
+    def finished(self) -> datetime | None:
+        """When it ended. None before."""
+        at = self.outcome.finished_at if self.outcome else None
+        return datetime.fromisoformat(at) if at else None
 
     @property
     def cancelled(self) -> bool:
@@ -295,6 +302,10 @@ class RecordingBackend(Backend):
         """Return the request as a dict: nothing is rendered."""
         return request.to_dict()
 
+    def read_versions(self, request: TrainJobRequest) -> Versions:
+        """Return the same for all jobs: nothing runs, and the option `Reuse` compares the requests."""
+        return Versions()
+
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
         key = request.owner.key if request.owner else object()
         jobs = [_build_existing_job(job) for job in self.recorder.list_present()]
@@ -358,6 +369,9 @@ class RecordingBackend(Backend):
             namespace=job.ref.namespace,
             labels=dict(request.job_metadata.labels),
             annotations=dict(request.job_metadata.annotations),
+            finished=datetime.fromisoformat(job.outcome.finished_at)
+            if job.outcome and job.outcome.finished_at
+            else None,
         )
 
     def list_jobs(self) -> list[TrainJob]:

@@ -45,8 +45,10 @@ from trainer_core.errors import (
 from trainer_core.fetch.local_files import parse_local_path
 from trainer_core.jobs import Diagnosis, Event, ObjectiveReport, Observation, Progress, TrainJob, TrainJobRef
 from trainer_core.k8s.runtimes import dump_raw_runtime, parse_runtime
+from trainer_core.lifecycle import reuse
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.lifecycle.diagnosis import Facts
+from trainer_core.lifecycle.reuse import Versions
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
@@ -72,7 +74,7 @@ class ContainerBackend(Backend):
         {
             *("Name", "Labels", "Annotations", "Tracking", "ActiveDeadlineSeconds", "Suspend", "DeleteAfter"),
             *("TrainerCommand", "TrainerArgs", "RuntimePatch", "Checkpoints", "MoreMemory", "Partition"),
-            *("RestartPolicy", "Stalled"),
+            *("RestartPolicy", "Stalled", "Reuse"),
         }
     )
 
@@ -113,6 +115,15 @@ class ContainerBackend(Backend):
         if request.trainer is None and request.runtime is None:
             return {}
         return self._runtimes.get(request.runtime.name if request.runtime else self.default_runtime)
+
+    def read_versions(self, request: TrainJobRequest) -> Versions:
+        runtime = self._get_raw_runtime(request)
+        image = (request.trainer.image if request.trainer else None) or parse_runtime(runtime).trainer.image
+        unknown = reuse.check_images(request, image)
+        # A tag names the content that the engine has, unless each job pulls it again.
+        content = self._engine.get_image_id(image) if unknown and self._config.pull_policy != "Always" else None
+        unknown = [] if content else unknown
+        return Versions({"image": content or image, "runtime": runtime}, (*unknown, *reuse.check_runtime(runtime)))
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
         owned = self._store.list_owner_jobs(request.owner.key) if request.owner else []

@@ -160,12 +160,15 @@ class Engine:
             self._api.remove_network(name)
 
     def has_image(self, image: str) -> bool:
+        return self.get_image_id(image) is not None
+
+    def get_image_id(self, image: str) -> str | None:
+        """Return the digest of an image's content; None if the engine does not have it."""
         try:
             with self._translate_errors():
-                self._api.inspect_image(image)
+                return str(self._api.inspect_image(image)["Id"])
         except EngineNotFoundError:
-            return False
-        return True
+            return None
 
     def get_image_config(self, image: str) -> dict[str, Any]:
         """Return the configuration of an image: entry point, arguments, user."""

@@ -21,7 +21,7 @@ from trainer_core.backends import initializer_sources
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.environment_secrets import read_secrets
 from trainer_core.backends.follower import Follower
-from trainer_core.backends.local import host, logs, observations, processes, runtimes
+from trainer_core.backends.local import host, local_versions, logs, observations, processes, runtimes
 from trainer_core.backends.local.job_record import (
     JobRecord,
     StepRecord,
@@ -45,6 +45,7 @@ from trainer_core.errors import (
 )
 from trainer_core.jobs import Diagnosis, Event, Observation, TrainJob, TrainJobRef
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
+from trainer_core.lifecycle.reuse import Versions
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
 from trainer_core.packaging import serializer
 from trainer_core.request import TrainJobRequest
@@ -74,7 +75,7 @@ class LocalProcessBackend(Backend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "StartWithin", "Suspend", "Checkpoints"),
-            *("Partition", "Tracking", "RestartPolicy", "Stalled"),
+            *("Partition", "Tracking", "RestartPolicy", "Stalled", "Reuse"),
         }
     )
 
@@ -98,6 +99,11 @@ class LocalProcessBackend(Backend):
             "keep_environments": not self._config.cleanup_venv,
             "max_parallel": self._config.max_parallel,
         }
+
+    def read_versions(self, request: TrainJobRequest) -> Versions:
+        name = request.runtime.name if request.runtime else self.default_runtime
+        runtime = runtimes.get_runtime(self._state.runtimes, name)
+        return local_versions.read_versions(request, runtime)
 
     def get_place(self, ref: TrainJobRef | None) -> str | None:
         return (ref or self._predict_ref("")).host

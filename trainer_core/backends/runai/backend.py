@@ -42,7 +42,7 @@ class RunaiBackend(BaseKubernetesBackend):
         {
             *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "Partition"),
             *("StartWithin", "Suspend", "DeleteAfter", "RunaiSpec", "RunaiMasterSpec", "Checkpoints", "MoreMemory"),
-            *("RestartPolicy", "Stalled"),
+            *("RestartPolicy", "Stalled", "Reuse"),
         }
     )
 
@@ -95,6 +95,10 @@ class RunaiBackend(BaseKubernetesBackend):
     def _get_template(self, request: TrainJobRequest) -> RuntimeTemplate:
         runtime = request.runtime
         return self._find_template(runtime.name if runtime else self.default_runtime, runtime.kind if runtime else None)
+
+    def _read_runtime(self, request: TrainJobRequest) -> tuple[Any, str | None]:
+        template = self._get_template(request)
+        return template.spec.to_dict() if template.spec else {}, template.image
 
     def _find_template(self, name: str, kind: str | None) -> RuntimeTemplate:
         """Find a runtime: in the project, then in all projects, then among the built-in ones."""

@@ -62,7 +62,7 @@ class KubernetesBackend(BaseKubernetesBackend):
             *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
             *("ActiveDeadlineSeconds", "StartWithin", "Suspend", "ManagedBy", "DeleteAfter", "Workspace", "MoreMemory"),
             *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "Checkpoints"),
-            *("Partition", "RestartPolicy", "Stalled"),
+            *("Partition", "RestartPolicy", "Stalled", "Reuse"),
         }
     )
 
@@ -126,6 +126,10 @@ class KubernetesBackend(BaseKubernetesBackend):
         return self._find_raw_runtime(
             runtime.name if runtime else self.default_runtime, runtime.kind if runtime else None
         )
+
+    def _read_runtime(self, request: TrainJobRequest) -> tuple[Any, str | None]:
+        raw = self._get_raw_runtime(request)
+        return raw["spec"], runtimes.parse_runtime(raw).trainer.image
 
     def _find_raw_runtime(self, name: str, kind: str | None) -> RawObject:
         read: dict[tuple[str, str | None], RawObject] = getattr(self._submit, "runtimes", {})

@@ -56,7 +56,7 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
             *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
             *("ActiveDeadlineSeconds", "StartWithin", "Suspend", "ManagedBy", "DeleteAfter", "Workspace", "MoreMemory"),
             *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "PyTorchJobSpec", "Checkpoints"),
-            *("Partition", "RestartPolicy", "Stalled"),
+            *("Partition", "RestartPolicy", "Stalled", "Reuse"),
         }
     )
 
@@ -67,10 +67,17 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
     def _render_manifests(self, request: TrainJobRequest, attempt: int) -> list[dict[str, Any]]:
         if initializer_job.is_initialize_only(request):
             return initializer_job.render_manifests(request, self._config, self.namespace, attempt)
-        name, kind = (request.runtime.name, request.runtime.kind) if request.runtime else (self.default_runtime, None)
-        runtime = runtime_templates.get_raw_runtime(self._config.runtimes_folder, name, kind)
+        runtime = self._get_raw_runtime(request)
         validation.check_request(request, runtime)
         return [manifest.render_pytorch_job(request, runtime, self._config, self.namespace, attempt)]
+
+    def _get_raw_runtime(self, request: TrainJobRequest) -> RawObject:
+        name, kind = (request.runtime.name, request.runtime.kind) if request.runtime else (self.default_runtime, None)
+        return runtime_templates.get_raw_runtime(self._config.runtimes_folder, name, kind)
+
+    def _read_runtime(self, request: TrainJobRequest) -> tuple[Any, str | None]:
+        raw = self._get_raw_runtime(request)
+        return raw["spec"], runtimes.parse_runtime(raw).trainer.image
 
     def _build_secret(self, request: TrainJobRequest, ref: TrainJobRef) -> RawObject | None:
         owner = resources.JOBS if initializer_job.is_initialize_only(request) else resources.PYTORCH_JOBS
