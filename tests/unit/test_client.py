@@ -30,6 +30,15 @@ def train() -> int:
     return 1
 
 
+def report() -> int:
+    from trainer_core import progress
+
+    print("begins", end=" ")
+    progress(step=1, total=4, metrics={"loss": 0.5})
+    print("ends")
+    return 1
+
+
 @pytest.fixture
 def client() -> TrainerClient:
     return TrainerClient(DebugBackendConfig())
@@ -161,3 +170,9 @@ def test_a_wait_reports_a_job_that_another_client_submitted_with_an_option_for_t
         name = submitter.train(runtime="python", trainer=CustomTrainer(func=fit), options=[option])
         TrainerClient(config).wait(name)
         assert (mlflow.status, [value for _, value, _ in mlflow.metrics["loss"]]) == ("FINISHED", [0.5])
+
+
+def test_the_debug_backend_prints_progress_as_text_and_keeps_it_as_json_in_the_log(client, capsys):
+    name = client.train(runtime="python", trainer=CustomTrainer(report))
+    assert capsys.readouterr().out == "begins progress 25% (1/4) loss=0.5\nends\n"
+    assert "[trainjob:progress] {" in "\n".join(client.backend.logs(client.get_job_ref(name), "node-0"))

@@ -21,6 +21,7 @@ from trainer_core.jobs import (
     TrainJob,
     build_partition_annotations,
     build_partition_labels,
+    build_reuse_labels,
 )
 from trainer_core.k8s import labels, runtimes
 from trainer_core.lifecycle.adoption import ExistingJob
@@ -81,6 +82,7 @@ def get_end_time(job: ContainerJob) -> datetime | None:
 def build_train_job(job: ContainerJob, progress: Progress | None) -> TrainJob:
     request = job.claim["request"]
     metadata, partition = request.get("metadata") or {}, request.get("partition")
+    labels = {**build_partition_labels(partition), **build_reuse_labels(request.get("reuse_key"))}
     return TrainJob(
         name=job.name,
         runtime=_load_runtime(job),
@@ -90,7 +92,7 @@ def build_train_job(job: ContainerJob, progress: Progress | None) -> TrainJob:
         status=get_status(job),
         uid=job.uid,
         namespace=job.namespace,
-        labels={**(metadata.get("labels") or {}), **build_partition_labels(partition)},
+        labels={**(metadata.get("labels") or {}), **labels},
         annotations={**(metadata.get("annotations") or {}), **build_partition_annotations(partition)},
         started=get_start_time(job),
         finished=get_end_time(job),
