@@ -16,6 +16,7 @@ from trainer_core.jobs import (
     SUSPENDED,
     Event,
     Observation,
+    Outcome,
     Progress,
     Step,
     TrainJob,
@@ -44,7 +45,20 @@ def get_status(job: ContainerJob) -> str:
 
 
 def observe_job(job: ContainerJob, progress: Progress | None) -> Observation:
-    return Observation(get_status(job), progress=progress, outcome=job.outcome)
+    attempt = job.get_attempt_restarts(without_waiting=True)
+    restarts = attempt.earlier if attempt else None
+    queued = _describe_restart(job)
+    return Observation(get_status(job), progress=progress, outcome=job.outcome, queued=queued, restarts=restarts)
+
+
+def _describe_restart(job: ContainerJob) -> str | None:
+    """Return what a job waits for between two starts; None if it does not."""
+    entry = job.waiting_restart if job.outcome is None else None
+    return _describe_ended_start(entry) if entry else None
+
+
+def _describe_ended_start(entry: JournalEntry) -> str:
+    return f"started again in {entry.data['delay']:.0f} s: {Outcome.from_dict(entry.data['outcome']).diagnosis}"
 
 
 def to_existing_job(job: ContainerJob) -> ExistingJob:
@@ -97,7 +111,7 @@ def build_train_job(job: ContainerJob, progress: Progress | None) -> TrainJob:
         started=get_start_time(job),
         finished=get_end_time(job),
         progress=progress,
-        reason=str(job.outcome.diagnosis) if job.outcome and job.outcome.diagnosis else None,
+        reason=str(job.outcome.diagnosis) if job.outcome and job.outcome.diagnosis else _describe_restart(job),
     )
 
 
@@ -126,6 +140,8 @@ def _to_event(job: ContainerJob, entry: JournalEntry) -> Event:
         return _step_event(entry.data["step"], entry.at, "Ended", message, "Warning" if error else "Normal")
     if entry.kind == job_journal.NOTE:
         return _job_event(job, entry.at, entry.data["reason"], entry.data["message"])
+    if entry.kind == job_journal.RESTART:
+        return _job_event(job, entry.at, "Restarting", f"TrainJob is {_describe_ended_start(entry)}")
     reason, message = _EVENTS[entry.kind]
     return _job_event(job, entry.at, reason, message)
 
