@@ -8,6 +8,8 @@ from mlflow_double import serve_mlflow
 from trainer_core import (
     CustomTrainer,
     DebugBackendConfig,
+    FileDatasetInitializer,
+    Initializer,
     LocalProcessBackendConfig,
     Name,
     Tracking,
@@ -176,3 +178,12 @@ def test_the_debug_backend_prints_progress_as_text_and_keeps_it_as_json_in_the_l
     name = client.train(runtime="python", trainer=CustomTrainer(report))
     assert capsys.readouterr().out == "begins progress 25% (1/4) loss=0.5\nends\n"
     assert "[trainjob:progress] {" in "\n".join(client.backend.logs(client.get_job_ref(name), "node-0"))
+
+
+def test_the_debug_backend_prints_the_progress_of_data_as_text(client, capsys, tmp_path):
+    (tmp_path / "a b#c?%41é{x}").write_text("1")
+    client.initialize(Initializer(dataset=FileDatasetInitializer(tmp_path.as_uri())))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith(("progress", "[trainjob"))] == [
+        "progress 100% (0.001/0.001) files=1"
+    ]

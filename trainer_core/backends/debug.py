@@ -340,11 +340,12 @@ def _fetch(job: _DebugJob, role: str, source: InitializerSource, cache_folder: P
     """Fetch one source into the cache, link it into the folder of the job, and return its URI."""
     variables = initializer_sources.get_fetch_variables(role, source)
     variables.update(_read_secrets(job, role))
-    path, fetched = cache.fetch_to_cache(
-        schemes.create_source(FetchSettings.from_env(role, variables)),
-        cache_folder / role,
-        progress.create_progress(role),
-    )
+    with _copy_output(io.StringIO()):
+        path, fetched = cache.fetch_to_cache(
+            schemes.create_source(FetchSettings.from_env(role, variables)),
+            cache_folder / role,
+            progress.create_progress(role),
+        )
     (job.folder / role).symlink_to(path)
     action = "fetched into" if fetched else "found in"
     job.logs[f"{role}-initializer"] = [f"{role}: {source.storage_uri} {action} {path}"]
