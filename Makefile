@@ -40,7 +40,7 @@ attack: .venv/.done/dev ## attack the promises with kills, races, faults and hos
 	PIP_RETRIES=0 UV_HTTP_RETRIES=0 PYTHONPATH=tests/fakes:tests/local:tests/kubernetes \
 		$(BIN)/python -W ignore tests/attack/attack.py $(ARGS)
 
-mutants: .venv/.done/dev ## play 250 one-line mistakes on the modules that decide, and print what no test notices (20 minutes at most)
+mutants: .venv/.done/dev ## play 400 one-line mistakes on the modules that decide, and print what no test notices (20 minutes at most)
 	$(BIN)/python tools/mutants.py $(ARGS)
 
 test-airflow31: .venv-airflow31/.done/airflow31 ## run the tests of the Airflow provider on Airflow 3.1

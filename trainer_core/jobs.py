@@ -102,6 +102,11 @@ def build_partition_labels(key: str | None) -> dict[str, str]:
     return {} if key is None else {PARTITION_LABEL: naming.build_partition_slug(key)}
 
 
+def build_reuse_labels(key: str | None) -> dict[str, str]:
+    """Return the label of a TrainJob with this key for the option `Reuse`; empty without one."""
+    return {} if key is None else {REUSE_LABEL: key}
+
+
 def build_partition_annotations(key: str | None) -> dict[str, str]:
     """Return the annotation of a TrainJob with this partition; empty without one."""
     return {} if key is None else {PARTITION_LABEL: key}

@@ -32,7 +32,7 @@ from trainer_core import naming, resources, secrets, validation
 from trainer_core.backend_fields.pytorch_job import PyTorchJob
 from trainer_core.backend_fields.runai import RunaiFields
 from trainer_core.errors import InvalidRequestError, UnsupportedError
-from trainer_core.jobs import REUSE_LABEL, Restarts, build_partition_annotations, build_partition_labels
+from trainer_core.jobs import Restarts, build_partition_annotations, build_partition_labels, build_reuse_labels
 from trainer_core.node import env as node_env
 from trainer_core.packaging import func_args
 from trainer_core.restart_rules import RestartRules
@@ -712,8 +712,8 @@ class TrainJobRequest(_Part):
     @property
     def job_metadata(self) -> Metadata:
         """Labels and annotations of the TrainJob: those of the request, its partition, and its key for `Reuse`."""
-        reuse = {} if self.reuse_key is None else {REUSE_LABEL: self.reuse_key}
-        labels = {**self.metadata.labels, **build_partition_labels(self.partition), **reuse}
+        own = {**build_partition_labels(self.partition), **build_reuse_labels(self.reuse_key)}
+        labels = {**self.metadata.labels, **own}
         annotations = {**self.metadata.annotations, **build_partition_annotations(self.partition)}
         return self.metadata.model_copy(update={"labels": labels, "annotations": annotations})
 

@@ -14,11 +14,16 @@ def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
 
     If it is too long, the middle is left out: the end of a message is the advice.
     """
-    line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in " ".join(text.split()))
+    line = escape(" ".join(text.split()))
     if len(line) <= limit:
         return line
     start = limit * 2 // 3
     return f"{line[:start]}{_GAP}{line[len(line) - (limit - start - len(_GAP)) :]}"
+
+
+def escape(text: str) -> str:
+    """Return a text whose control characters are spelled out: a terminal obeys them, and some databases refuse NUL."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def format_size(size: float) -> str:

@@ -92,6 +92,8 @@ class SearchOperator(TrainJobOperator):
                 "SearchOperator always waits, because a search continues only while a process waits for it; remove "
                 "wait_for_completion, or set deferrable=True to free the worker slot"
             )
+        if kwargs.get("on_clear", "new") != "new":
+            raise ValueError("SearchOperator: clearing always starts another search; remove on_clear")
         search = build_search_data(
             _has_template,
             search_space=search_space,

@@ -134,7 +134,9 @@ class TrainJobTrigger(BaseTrigger):
         cleared task cancels the job anyway.
 
         While a trigger is being cancelled, the triggerer cancels its task again about every second, and reading a state
-        can take longer. The work is therefore done in a separate asyncio task.
+        can take longer: at the first request in a triggerer's life its supervisor creates Airflow's execution API, with
+        3 s of processor time, and a busy machine needs more than the 30 s that Airflow waits for this. The work is
+        therefore done in a separate asyncio task, which continues after that.
         """
         if self._fired or self.on_kill_policy != "cancel":
             return

@@ -24,6 +24,7 @@ sys.path.append(str(pathlib.Path(__file__).parents[2] / "tools"))
 def pytest_configure(config) -> None:
     """Ignore warnings of Airflow 3.1, which imports some of its modules by deprecated names."""
     config.addinivalue_line("filterwarnings", r"ignore:The .airflow\.operators\.branch\.BaseBranchOperator")
+    config.addinivalue_line("filterwarnings", r"ignore:The anyio\.abc\.BlockingPortal alias")
 
 
 def pytest_collection_modifyitems(items) -> None:

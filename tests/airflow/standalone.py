@@ -152,6 +152,11 @@ class Task:
         until(lambda: "training begins" in self.log())
         return ref
 
+    def triggered(self):
+        """Wait until the trigger of the task runs: Airflow does not call `on_kill` of one that has not begun."""
+        self.is_now("deferred")
+        until(lambda: (now := self.instance())["state"] == "deferred" and ") starting" in self.log(now["try_number"]))
+
     def log(self, attempt=1):
         """Return the log of one try; empty if it grew during the request, for which Airflow returns an error."""
         try:

@@ -312,6 +312,7 @@ def test_the_event_of_a_model_is_that_of_the_best_trial(home):
         ({"space": {}}, "search_space must be a dict of at least one parameter"),
         ({"space": {"x": [1]}}, "square requires kind"),
         ({"wait_for_completion": False}, "always waits"),
+        ({"on_clear": "ask"}, "clearing always starts another search; remove on_clear"),
         ({"algorithm": {"Hyperband": {}}}, "algorithm must be one of RandomSearch"),
         ({"trial_config": {"num_trials": 0}}, "num_trials"),
         ({"objectives": [Objective("a"), Objective("a")]}, "twice"),

@@ -120,6 +120,7 @@ def test_an_event_keeps_what_it_knows_and_ignores_what_a_later_version_adds():
 async def test_a_passed_deadline_cancels_the_job(running, client):
     event = await fired(TrainJobTrigger(running.to_dict(), deadline=time.time() - 1))
     assert "was cancelled" in event["timeout"]
+    assert event["cancelled"] is True
     assert client.get_job_outcome(running).status == "Failed"
 
 

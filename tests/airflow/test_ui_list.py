@@ -99,13 +99,13 @@ def test_a_time_range_and_a_number_of_rows_are_asked_for_and_survive_a_reload(op
 def test_a_partition_can_be_filtered_where_a_job_has_one(open_page, api):
     page = open_page({"api/jobs": api})
     expect(page.get_by_role("link", name="first")).to_be_visible()
-    expect(page.get_by_role("textbox", name="Partition")).to_be_hidden()
+    expect(page.get_by_role("searchbox", name="Partition")).to_be_hidden()
     api.columns.append("partition")
     page.reload()
-    page.get_by_role("textbox", name="Partition").fill("emea")
+    page.get_by_role("searchbox", name="Partition").fill("emea")
     expect(page).to_have_url("http://airflow/trainjobs/?partition=emea")
     page.reload()
-    expect(page.get_by_role("textbox", name="Partition")).to_have_value("emea")
+    expect(page.get_by_role("searchbox", name="Partition")).to_have_value("emea")
     expect(page.get_by_role("link", name="first")).to_be_visible()
     assert api.asked[-1]["partition"] == ["emea"]
 

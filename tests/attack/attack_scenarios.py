@@ -437,6 +437,15 @@ def kill_search_drivers(rounds: int, chance: random.Random, folder: Path) -> lis
     return search_chaos.kill_drivers(folder, 2 + 2 * rounds, rounds, chance.randint(1, 2), chance)
 
 
+def kill_drivers_of_a_kind(rounds: int, chance: random.Random, folder: Path) -> list[str]:
+    """Kill drivers of searches with a grid, TPE, or a rule of early stop, one or two at a time."""
+    violations = []
+    for number in range(rounds):
+        kind = chance.choice([each for each in search_chaos.KINDS if each != "random"])
+        violations += search_chaos.kill_drivers(folder / str(number), 6, 2, chance.randint(1, 2), chance, kind)
+    return violations
+
+
 _NODE = """
 import json, os, signal, subprocess, sys, tempfile
 from pathlib import Path
@@ -565,6 +574,13 @@ SCENARIOS = (
         50,
         1,
         kill_search_drivers,
+    ),
+    Scenario(
+        "Drivers of a search with a grid, TPE, ASHA, promotion or median stopping killed, alone or one of two",
+        "the parameters are those of an undisturbed search, no run exists twice, each stop follows from the reports",
+        24,
+        1,
+        kill_drivers_of_a_kind,
     ),
     Scenario(
         "Hostile values in everything that takes input",

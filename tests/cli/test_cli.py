@@ -54,6 +54,11 @@ def test_a_job_of_a_partition_is_listed_by_it_and_has_the_trace_of_the_command(t
     assert [json.loads(each.read_text()).get("traceparent") for each in requests] == [trace, None]
 
 
+def test_submit_prints_that_the_local_backend_starts_a_training_again(trainjob):
+    done = trainjob("submit", "train:train", "-a", "x=3", *RUN, "--option", '{"RestartPolicy": {"max_restarts": 1}}')
+    assert "trainjob: RestartPolicy: restarts are made by the local backend\n" in done.stderr
+
+
 def test_a_definition_in_yaml_is_submitted(trainjob):
     definition = {
         "name": "from-file",

@@ -18,7 +18,6 @@ from trainer_core import (
     TrainJobRequest,
 )
 from trainer_core.errors import UnsupportedError
-from trainer_core.request import Owner
 from trainer_core.saved_checkpoints import list_saved
 from trainer_core.testing.training_functions import save_checkpoints
 
@@ -107,17 +106,6 @@ def test_a_retry_of_a_retry_that_saved_nothing_continues_too(trainjob, broken, t
     assert broken.wait("nightly-2").result[1] == 4
     assert broken.get_job_outcome("nightly-2").resumed_from >= 2
     assert first.nonce in broken.get_job_request("nightly-2").checkpoints.scope
-
-
-@pytest.mark.parametrize("options", [[], [Name("mine")]], ids=["derived name", "given name"])
-def test_a_retry_of_a_task_s_job_is_the_next_attempt_of_its_owner(broken, options):
-    task = {"runtime": "python", "owner": Owner(key="dag/run/task", slug="train", generation="3"), "options": options}
-    first = broken.submit(broken.build_request(trainer=CustomTrainer("no_such_module:main"), **task))
-    broken.wait(first)
-    second = broken.retry(first)
-    broken.wait(second)
-    assert broken.get_job_request(second).owner == broken.get_job_request(first).owner
-    assert [second.name, broken.retry(second).name] == [f"{first.name}-1", f"{first.name}-2"]
 
 
 def test_a_job_can_start_from_the_uri_of_a_listed_checkpoint(trainjob, broken, tmp_path):

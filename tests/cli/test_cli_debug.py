@@ -229,6 +229,7 @@ REFUSED = {
     "--dataset absent": "--dataset 'absent' does not exist",
     "--from-checkpoint 7": "has no checkpoint of step 7; it has those of 1, 2",
     "--from-checkpoint=last": "--from-checkpoint must be the step of a checkpoint, got 'last'",
+    "--env =x": "--env must be NAME or NAME=VALUE, got '=x'",
     "--env NOT_THERE": "--env NOT_THERE: this shell has no such variable",
 }
 

@@ -6,27 +6,28 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import container_engine
 
-from trainer_core import CustomTrainer, Name, Owner
+from trainer_core import CustomTrainer, Name, Owner, RestartPolicy
 from trainer_core.backends.container.plan import strip_commands
 from trainer_core.backends.container.reconcile import Done
 from trainer_core.backends.container.runner import ContainerJobRunner
-from trainer_core.testing.training_functions import print_lines
+from trainer_core.testing.training_functions import exit_with, print_lines
 
 #: Log of a node that ran once.
 EXPECTED_LOG = ["line 0"]
 
 
-def die_at(number: int) -> None:
-    """Kill this process before its n-th request or process start from now on; 0 for never."""
+def die_at(number: int, only: bytes = b"") -> None:
+    """Kill this process before its n-th request that begins so, or process start, from now on; 0 for never."""
     count = 0
 
-    def hook(event, _):
+    def hook(event, args):
         nonlocal count
-        if event in ("http.client.send", "subprocess.Popen"):
+        if event == "subprocess.Popen" or (event == "http.client.send" and args[1][: len(only)] == only):
             count += 1
             if count == number:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -41,6 +42,13 @@ def build_request(client, name):
     )
 
 
+def build_restarted_request(client, name):
+    """Return a request that fails twice: its policy allows one restart."""
+    trainer = CustomTrainer(func=exit_with, func_args={"code": 3})
+    policy = RestartPolicy(max_restarts=1, exit_codes={3: "count"}, delay=0)
+    return client.build_request(runtime="python", trainer=trainer, options=[Name(name), policy])
+
+
 def submit(folder: Path, name: str, number: int) -> None:
     """Submit a job and print its ref."""
     client = container_engine.client(folder)
@@ -49,20 +57,21 @@ def submit(folder: Path, name: str, number: int) -> None:
     print(client.submit(request).to_json())
 
 
-def run(folder: Path, name: str, number: int) -> None:
+def run(folder: Path, name: str, number: int, build=build_request, only: bytes = b"") -> None:
     """Create a job without a supervisor, and run it in this process."""
     backend = container_engine.client(folder).backend
-    request = build_request(container_engine.client(folder), name)
+    request = build(container_engine.client(folder), name)
     plan = strip_commands(backend.render(request))
     # The claim names this host, so observers on it start another supervisor soon.
     job = backend._store.create_job(request, 0, plan, {"host": os.uname().nodename, "runtime": None})
     runner = ContainerJobRunner(backend._store, job.ref, {})
-    die_at(number)
+    die_at(number, only)
     while not isinstance(runner.reconcile_once(), Done):
         pass
 
 
 if __name__ == "__main__":
     arguments = json.loads(sys.argv[1])
-    program = {"submit": submit, "run": run}[arguments["what"]]
+    run_restarted = partial(run, build=build_restarted_request, only=b"POST")
+    program = {"submit": submit, "run": run, "restart": run_restarted}[arguments["what"]]
     program(Path(arguments["folder"]), arguments["name"], arguments["number"])

@@ -22,13 +22,13 @@ import psutil
 import pytest
 from container_submitter import EXPECTED_LOG, build_request
 
-from trainer_core import ContainerBackendConfig, CustomTrainer, Name, TrainerClient
+from trainer_core import Checkpoints, ContainerBackendConfig, CustomTrainer, Name, RestartPolicy, TrainerClient
 from trainer_core.backends.container import job_journal, names, paths, supervisor
 from trainer_core.backends.local.processes import kill_job_processes
 from trainer_core.config import TrainingRuntimeSource
 from trainer_core.errors import BackendUnavailableError, JobElsewhereError, JobNotFoundError
 from trainer_core.jobs import Category, TrainJobRef
-from trainer_core.testing.training_functions import run_forever
+from trainer_core.testing.training_functions import exit_after_checkpoint, run_forever
 
 PATIENCE = 300.0
 HERE = Path(__file__).parent
@@ -39,6 +39,8 @@ SUBMIT_KILL_POINTS = (1, 5, 7, 8, 9)
 #: Requests while a job with two nodes runs: it creates containers from the 9th on, records their launch with the 18th,
 #: starts them with the 20th and 21st, and then waits for their end.
 RUN_KILL_POINTS = (2, 7, 11, 17, 20, 21, 27)
+#: Changes while a job with one node fails twice: the restart's entry, its container, launch and start, and the end.
+RESTART_KILL_POINTS = (5, 6, 7, 8, 9)
 
 
 def run_program(sandbox, what, name, number):
@@ -94,6 +96,28 @@ def test_a_job_continues_after_its_supervisor_was_killed_at_any_request(sandbox)
     assert {outcome.status for outcome in ended} == {"Complete"}
     logs = [list(client.get_job_logs(job.name, step=f"node-{rank}")) for job in jobs for rank in (0, 1)]
     assert logs == [EXPECTED_LOG] * len(logs)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # many containers, one after the other
+def test_a_supervisor_killed_at_any_request_exceeds_no_budget_of_restarts(sandbox):
+    client = sandbox.client()
+    run_programs(sandbox, "restart", RESTART_KILL_POINTS)
+    jobs = [client.get_job_ref(job.name) for job in client.list_jobs()]
+    ended = wait_for_all(client, jobs)
+    assert [(each.restarts.total, each.restarts.following) for each in ended] == [(1, None)] * len(RESTART_KILL_POINTS)
+    assert len(sandbox.engine.list_containers(sandbox.label)) == 2 * len(RESTART_KILL_POINTS)
+
+
+def test_a_training_whose_supervisor_was_killed_between_two_starts_is_started_again_when_it_is_observed(sandbox):
+    client = sandbox.client()
+    policy = RestartPolicy(exit_codes={3: "free"}, delay="5s")
+    trainer = CustomTrainer(func=exit_after_checkpoint, func_args={"code": 3, "starts": 2})
+    client.train(runtime="python", trainer=trainer, options=[Name("job"), policy, Checkpoints()])
+    wait_until(lambda: client.observe("job").queued, "the first start has failed")
+    kill_supervisor(client)
+    outcome = client.wait("job", timeout=PATIENCE, restarts=False)
+    assert (outcome.result, outcome.resumed_from, outcome.restarts.total) == (2, 1, 1)
 
 
 def test_concurrent_submitters_create_one_job(sandbox):

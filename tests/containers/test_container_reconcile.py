@@ -7,7 +7,9 @@ from container_jobs import add_entry, at, build_job, build_request, end, exited,
 
 from trainer_core.backends.container import job_journal, outcome
 from trainer_core.backends.container.reconcile import Complete, Copy, Done, Fail, Start, Stop, Wait, next_action
-from trainer_core.lifecycle.diagnosis import Category, diagnose
+from trainer_core.jobs import Diagnosis, Restarts
+from trainer_core.lifecycle.diagnosis import Category, build_failed_outcome, diagnose
+from trainer_core.lifecycle.restart_policy import get_attempt_restarts
 
 
 def step_names(action):
@@ -168,6 +170,48 @@ def test_suspended_time_does_not_count_for_the_deadline():
     job = build_job(build_request(active_deadline_seconds=5))
     job = add_entry(add_entry(job, job_journal.SUSPEND, seconds=4), job_journal.RESUME, seconds=100)
     assert next_action(with_containers(job, running("node-0", run=1)), at(103)) == Wait(2.0)
+
+
+def job_to_restart(**fields):
+    """Return a job whose two nodes are started again 10 seconds after a failure, 30 seconds after its begin."""
+    request = build_request(trainer={"num_nodes": 2}, restart_policy={"free": ["NodeLost"]}, **fields)
+    diagnosis = Diagnosis(category=Category.NODE_LOST, reason="it is gone", retryable=True)
+    times = {"started_at": at(0).isoformat(), "finished_at": at(30).isoformat()}
+    failed = build_failed_outcome(build_job().ref, diagnosis, restarts=get_attempt_restarts(request), **times)
+    return add_entry(build_job(request), job_journal.RESTART, seconds=30, outcome=failed.to_dict(), delay=10)
+
+
+def test_nodes_of_a_failed_start_are_stopped_and_after_the_delay_all_are_started_again():
+    job, left = job_to_restart(), running("node-1")
+    assert next_action(with_containers(job, exited("node-0", code=1), left), at(31)) == Stop([left])
+    stopped = with_containers(job, exited("node-0", code=1), exited("node-1", code=-15))
+    assert next_action(stopped, at(31)) == Wait(9)
+    assert step_names(next_action(stopped, at(40))) == ["node-0", "node-1"]
+    assert next_action(end(stopped), at(41)) == Done()
+
+
+def test_the_deadline_of_a_job_is_that_of_all_its_starts():
+    nodes = running("node-0", run=1), running("node-1", run=1)
+    job = with_containers(job_to_restart(active_deadline_seconds=60), *nodes)
+    assert next_action(job, at(50)) == Wait(20)
+    assert next_action(job, at(70)) == Fail(deadline_seconds=60)
+
+
+def test_a_folder_that_could_not_be_copied_is_copied_again_after_a_restart():
+    entries = build_request(initializer={"dataset": {"storage_uri": "file:///data"}})
+    job = add_entry(build_job(entries), job_journal.COPIED, step="dataset-initializer", error="it is busy")
+    assert next_action(job, at(1)) == Fail(copy_step="dataset-initializer")
+    restarted = add_entry(job, job_journal.RESTART, delay=0)
+    assert isinstance(next_action(restarted, at(1)), Copy)
+
+
+def test_a_restart_counts_once_it_has_begun():
+    waiting = job_to_restart()
+    begun = add_entry(waiting, job_journal.LAUNCH, run=1)
+    assert (waiting.run, waiting.get_attempt_restarts().earlier.total) == (1, 1)
+    assert waiting.get_attempt_restarts(without_waiting=True).earlier == Restarts()
+    assert begun.get_attempt_restarts(without_waiting=True).earlier.seconds == 30
+    assert end(waiting).outcome.restarts == Restarts()
 
 
 def test_running_nodes_are_not_started_again():

@@ -81,7 +81,7 @@ CASES = (
         notices_stalls=False,
         knows_versions=False,
     ),
-    BackendCase("container", container_engine.client),
+    BackendCase("container", container_engine.client, restarts_in_place=True),
     BackendCase(
         "kubernetes",
         connect_to_cluster,

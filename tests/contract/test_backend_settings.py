@@ -101,3 +101,37 @@ def test_default_options_are_those_of_jobs_without_them_and_a_change_leaves_subm
     assert explicit.fingerprint() != request.fingerprint()
     assert "3600" in json.dumps(changed.render(explicit.with_name("job")))
     client.delete_job(ref)
+
+
+def looks_for_its_token():
+    import os
+    from pathlib import Path
+
+    token, folder = os.environ["TOKEN"].encode(), Path(os.environ["SCANNED"])
+    found = [path for path in folder.rglob("*") if path.is_file() and token in path.read_bytes()]
+    raise RuntimeError(f"{len(found)} files have the token of {len(token)} characters")
+
+
+@pytest.mark.parametrize("name", ["container", "kubernetes", "training-operator", "runai"])
+def test_debugging_neither_prints_nor_writes_the_secrets_of_a_job(
+    name, cases, tmp_path, add_secret, monkeypatch, capfd
+):
+    (case,) = (each for each in cases if each.name == name)
+    client, here = case.connect(tmp_path / "state"), tmp_path / "here"
+    here.mkdir()
+    if isinstance(client.backend, BaseKubernetesBackend):
+        add_secret(client.backend.namespace, "hub", {"token": "s3cr3t-of-job"})
+    monkeypatch.setenv("TOKEN", "s3cr3t-of-job")
+    variables = {"TOKEN": SecretRef("hub", "token"), "SCANNED": str(here)}
+    trainer = CustomTrainer(looks_for_its_token, env=variables)
+    ref = client.get_job_ref(client.train(runtime=case.runtime, trainer=trainer, options=[Name("job")]))
+    reason = client.wait(ref).diagnosis.reason
+    assert reason == "RuntimeError: 0 files have the token of 13 characters"
+    monkeypatch.delenv("TOKEN")
+    monkeypatch.setenv("TMPDIR", str(here))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    result = client.debug(ref, pdb=False, env={"TOKEN": "s3cr3t-of-me"})
+    assert result.outcome.diagnosis.reason == "RuntimeError: 0 files have the token of 12 characters"
+    output = capfd.readouterr()
+    assert "s3cr3t" not in output.out + output.err + json.dumps(result.outcome.to_dict())
+    client.delete_job(ref)

@@ -91,7 +91,7 @@ class ManualBackend(Backend):
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
         self.on_call("find_jobs")
-        key = request.owner.key if request.owner else None
+        key, own_name = request.owner.key if request.owner else None, request.get_attempt_name()
         return [
             ExistingJob(
                 name,
@@ -102,7 +102,7 @@ class ManualBackend(Backend):
                 job.attempt,
             )
             for name, job in self.jobs.items()
-            if name == request.get_attempt_name() or (job.request.owner and job.request.owner.key == key)
+            if name == own_name or (job.request.owner and job.request.owner.key == key)
         ]
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:

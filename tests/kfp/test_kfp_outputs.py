@@ -211,7 +211,7 @@ def test_the_report_has_the_use_of_resources():
 
 
 def test_the_outputs_of_a_job_that_has_ended_name_it_and_each_of_its_resumptions(tmp_path):
-    names = ("status", "checkpoint", "resumed_from", "result")
+    names = ("status", "checkpoint", "resumed_from", "result", "reused")
     artifacts = {
         name: {"artifacts": [{"name": name, "uri": str(tmp_path / "kfp" / name), "metadata": {}}]}
         for name in ("metrics", "model", "report", "classification")

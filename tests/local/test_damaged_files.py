@@ -66,9 +66,12 @@ def test_a_damaged_job_can_be_deleted(client, ask, home, file):
     assert client.list_jobs() == []
 
 
-def test_a_running_job_whose_status_another_program_changed_is_deleted_with_its_processes(client, running, home, gate):
+@pytest.mark.parametrize("change", [lambda path: path.write_text("damaged"), Path.unlink], ids=["damaged", "removed"])
+def test_a_running_job_whose_status_another_program_changed_is_deleted_with_its_processes(
+    client, running, home, gate, change
+):
     ref = running(waits_at, {"gate": gate})
-    (home / "jobs/job/status.json").write_text("damaged")
+    change(home / "jobs/job/status.json")
     client.delete_job("job")
     assert processes_of(ref.uid) == []
     assert list((home / "jobs").iterdir()) == []

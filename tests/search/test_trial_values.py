@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainer_core.jobs import COMPLETE, ObjectiveReport, Outcome, RungValue
+from trainer_core.jobs import COMPLETE, FAILED, Category, Diagnosis, ObjectiveReport, Outcome, RungValue
 from trainer_core.lifecycle.search import Ending, EntryView, decide, judge
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.history import SettledTrial
@@ -55,6 +55,14 @@ def test_the_last_the_least_or_the_best_report_counts(
 def test_a_trial_without_a_value_has_failed_and_names_what_it_has(metrics: dict[str, float], reason: str) -> None:
     ending = judge(build_outcome(metrics), define(), 0, {"x": 1})
     assert (ending.state, ending.retryable, ending.line.reason) == ("Failed", False, reason)
+
+
+def test_a_trial_whose_nodes_left_nothing_has_the_value_that_the_driver_had_read_when_it_stopped_it() -> None:
+    ended = build_outcome({})
+    diagnosis = Diagnosis(category=Category.STOPPED_EARLY, reason="not among the best", objective=ended.objective)
+    stopped = replace(ended, status=FAILED, objective=None, diagnosis=diagnosis)
+    line = judge(stopped, define(), 0, {"x": 1}).line
+    assert (line.state, line.value, [each.step for each in line.rungs]) == ("StoppedEarly", 0.5, [1.0])
 
 
 def test_a_result_that_is_not_a_number_is_named_as_the_reason() -> None:

@@ -93,9 +93,10 @@ def test_attempts_share_the_checkpoints_of_the_first_and_each_has_a_run_in_its_t
     assert (requests[1].tracking.experiment, requests[1].tracking.experiment_id) == ("sales", None)
 
 
+@pytest.mark.parametrize("name", [None, "mine"])
 @pytest.mark.parametrize("policy", [None, {"max_restarts": 1}])
-def test_the_next_attempt_of_an_owner_has_its_name(client, policy):
-    ref = submit_failed(client, ask(None, owner=OWNER.model_dump(), restart_policy=policy))
+def test_the_next_attempt_of_an_owner_has_its_name(client, policy, name):
+    ref = submit_failed(client, ask(name, owner=OWNER.model_dump(), restart_policy=policy))
     names = [ref.name]
     for _ in range(2):
         ref = client.retry(ref)

@@ -8,6 +8,8 @@ from mlflow_double import serve_mlflow
 from trainer_core import (
     CustomTrainer,
     DebugBackendConfig,
+    FileDatasetInitializer,
+    Initializer,
     LocalProcessBackendConfig,
     Name,
     Tracking,
@@ -27,6 +29,15 @@ WORKFLOW = OwnerReference("argoproj.io/v1alpha1", "Workflow", "run", "uid")
 
 def train() -> int:
     print("hello")
+    return 1
+
+
+def report() -> int:
+    from trainer_core import progress
+
+    print("begins", end=" ")
+    progress(step=1, total=4, metrics={"loss": 0.5})
+    print("ends")
     return 1
 
 
@@ -161,3 +172,18 @@ def test_a_wait_reports_a_job_that_another_client_submitted_with_an_option_for_t
         name = submitter.train(runtime="python", trainer=CustomTrainer(func=fit), options=[option])
         TrainerClient(config).wait(name)
         assert (mlflow.status, [value for _, value, _ in mlflow.metrics["loss"]]) == ("FINISHED", [0.5])
+
+
+def test_the_debug_backend_prints_progress_as_text_and_keeps_it_as_json_in_the_log(client, capsys):
+    name = client.train(runtime="python", trainer=CustomTrainer(report))
+    assert capsys.readouterr().out == "begins progress 25% (1/4) loss=0.5\nends\n"
+    assert "[trainjob:progress] {" in "\n".join(client.backend.logs(client.get_job_ref(name), "node-0"))
+
+
+def test_the_debug_backend_prints_the_progress_of_data_as_text(client, capsys, tmp_path):
+    (tmp_path / "a b#c?%41é{x}").write_text("1")
+    client.initialize(Initializer(dataset=FileDatasetInitializer(tmp_path.as_uri())))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith(("progress", "[trainjob"))] == [
+        "progress 100% (0.001/0.001) files=1"
+    ]

@@ -232,6 +232,8 @@ def test_what_a_function_needs_of_a_job_is_carried_and_all_that_it_writes_is_in_
         "MLFLOW_TRACKING_URI": "file:///tmp/a%20folder/mlruns",
         "WANDB_MODE": "offline",
         "WANDB_DIR": "/tmp/a folder",
+        "COMET_START_ONLINE": "0",
+        "COMET_OFFLINE_DIRECTORY": "/tmp/a folder",
     }
     assert (here.trainer.result_uri, here.initializer.dataset) == (None, None)
     assert (here.initializer.model, here.partition) == (original.initializer.model, "emea")

@@ -11,6 +11,7 @@ from trainer_core import (
     LocalProcessBackendConfig,
     MoreMemory,
     Name,
+    Owner,
     RestartPolicy,
     Reuse,
     Stalled,
@@ -106,3 +107,18 @@ def test_the_environment_has_the_defaults_of_a_configuration_without_them(connec
     monkeypatch.setenv("TRAINJOB_DEFAULT_OPTIONS", "[{StartWithin: soon}]")
     with pytest.raises(ValueError, match=r"^TRAINJOB_DEFAULT_OPTIONS: StartWithin limit"):
         connect(None)
+
+
+def train() -> int:
+    return 7
+
+
+def test_a_default_of_reuse_finds_the_earlier_training_of_another_owner(connect):
+    client = connect([Reuse("30d")])
+    trainer = CustomTrainer(train)
+    requests = [
+        client.build_request(runtime="python", trainer=trainer, owner=Owner(key=key)) for key in ("first", "second")
+    ]
+    first = client.wait(client.submit(requests[0]))
+    second = client.wait(client.submit(requests[1]))
+    assert (first.reused_from, second.reused_from, second.result) == (None, first.job.name, 7)

@@ -19,6 +19,18 @@ def test_an_exception_is_a_user_error_and_not_retryable():
     assert (diagnosis.traceback, diagnosis.log_tail, diagnosis.retryable) == ("Traceback …", ("a", "b"), False)
 
 
+def test_a_reason_has_no_control_characters():
+    colored = StepFacts("node-0", 1, error_type="ValueError", error_message="\x1b[31mbad\x1b[0m\tshape \0")
+    assert diagnose(Facts(steps=[colored])).reason == r"ValueError: \x1b[31mbad\x1b[0m\tshape \x00"
+
+    last_line = StepFacts("dataset-initializer", 1, log_tail=["disk \0 full"])
+    assert diagnose(Facts(steps=[last_line])).reason == r"disk \x00 full"
+
+
+def test_the_reason_of_an_exception_without_a_message_is_its_name():
+    assert diagnose(Facts(steps=[StepFacts("node-0", 1, error_type="AssertionError")])).reason == "AssertionError"
+
+
 def test_a_diagnosis_has_the_last_twenty_lines_of_a_log():
     lines = [f"line {number}" for number in range(50)]
     assert diagnose(Facts(steps=[StepFacts("node-0", 1, log_tail=lines)])).log_tail == tuple(lines[30:])

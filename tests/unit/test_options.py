@@ -52,6 +52,12 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.parametrize("key", ["", " ", "a\0", "\ud800", "x" * 251, 5, None])
+def test_a_partition_that_no_environment_variable_or_database_holds_is_refused(key):
+    with pytest.raises(ValueError, match="partition must be a string of 1 to 250 characters"):
+        Partition(key)
+
+
 class EveryBackend:
     accepts: ClassVar[frozenset[str]] = frozenset(type(option).__name__ for option in OPTIONS)
 

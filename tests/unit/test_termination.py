@@ -196,6 +196,14 @@ def test_an_error_of_a_library_is_named_with_its_module(torch):
     assert error["type"].endswith("OutOfMemoryError")
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no exception groups")
+def test_the_message_of_a_group_of_exceptions_has_the_first_one():
+    inner = ExceptionGroup("readers", [ValueError("shard 3 is empty"), OSError()])  # noqa: F821
+    error = error_record(ExceptionGroup("unhandled errors in a TaskGroup", [inner]))["error"]  # noqa: F821
+    assert error["type"] == "ExceptionGroup"
+    assert error["message"] == "unhandled errors in a TaskGroup (1 sub-exception): ValueError: shard 3 is empty"
+
+
 def test_the_causes_of_an_error_are_in_its_traceback():
     error = error_of("low level")
     error.__cause__ = KeyError("root")

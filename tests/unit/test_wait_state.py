@@ -15,7 +15,7 @@ from trainer_core.errors import (
     JobNotFoundError,
     WaitTimeoutError,
 )
-from trainer_core.jobs import JobFailedError, Observation, PendingFailure
+from trainer_core.jobs import JobFailedError, Observation, PendingFailure, Restarts
 from trainer_core.lifecycle import wait_state
 
 REF = TrainJobRef("local", "/home", "job", "uid")
@@ -207,7 +207,10 @@ def test_an_earlier_pending_failure_does_not_replace_a_diagnosis_with_evidence()
     state = wait_state.start(REF, now=0).on_observation(Observation("Running", pending_failure=crash), now=1)
     lost = Diagnosis(category=Category.INFRASTRUCTURE, reason="the engine stopped", step="node-1")
 
-    for evident in (FAILED, replace(FAILED, diagnosis=lost)):
+    decided = Diagnosis(category=Category.INFRASTRUCTURE, reason="it is lost; restart 1 of 3 follows", retryable=True)
+    by_policy = replace(FAILED, diagnosis=decided, restarts=Restarts())
+
+    for evident in (FAILED, replace(FAILED, diagnosis=lost), by_policy):
         ended = state.on_observation(Observation("Failed", outcome=evident, outcome_is_stored=True), now=2)
         assert (ended.outcome, ended.outcome_is_stored) == (evident, True)
 

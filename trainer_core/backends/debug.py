@@ -52,9 +52,10 @@ from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outc
 from trainer_core.logs import find_last_progress
 from trainer_core.node import bootstrap, env
 from trainer_core.node.checkpoints import finish, release
-from trainer_core.node.progress import flush, reset
+from trainer_core.node.progress import PREFIX, flush, reset
 from trainer_core.node.project import ProjectError, unpack
 from trainer_core.node.termination import parse_record, report_error, report_result
+from trainer_core.readable_log import format_log_line
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
@@ -339,11 +340,12 @@ def _fetch(job: _DebugJob, role: str, source: InitializerSource, cache_folder: P
     """Fetch one source into the cache, link it into the folder of the job, and return its URI."""
     variables = initializer_sources.get_fetch_variables(role, source)
     variables.update(_read_secrets(job, role))
-    path, fetched = cache.fetch_to_cache(
-        schemes.create_source(FetchSettings.from_env(role, variables)),
-        cache_folder / role,
-        progress.create_progress(role),
-    )
+    with _copy_output(io.StringIO()):
+        path, fetched = cache.fetch_to_cache(
+            schemes.create_source(FetchSettings.from_env(role, variables)),
+            cache_folder / role,
+            progress.create_progress(role),
+        )
     (job.folder / role).symlink_to(path)
     action = "fetched into" if fetched else "found in"
     job.logs[f"{role}-initializer"] = [f"{role}: {source.storage_uri} {action} {path}"]
@@ -423,7 +425,7 @@ def _import_from_project(project: Mapping[str, Any], parent: Path) -> Iterator[N
 @contextlib.contextmanager
 def _copy_output(log: io.StringIO) -> Iterator[None]:
     """Copy standard output and standard error of this process to a log."""
-    out, err = _Tee(sys.stdout, log), _Tee(sys.stderr, log)
+    out, err = _Tee(log, sys.stdout), _Tee(log, sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         yield
 
@@ -463,19 +465,22 @@ def _job_environment(
 
 
 class _Tee(io.TextIOBase):
-    """Writes to several streams."""
+    """Writes to a log and to a stream for people, which gets progress as text."""
 
-    def __init__(self, *targets: TextIO) -> None:
-        self._targets = targets
+    def __init__(self, log: TextIO, stream: TextIO) -> None:
+        self._log, self._stream = log, stream
 
     def write(self, text: str) -> int:
-        for target in self._targets:
-            target.write(text)
+        self._log.write(text)
+        if text.startswith(PREFIX):  # A report is one write.
+            line = format_log_line(text.removesuffix("\n"))
+            self._stream.write("" if line is None else f"{line}\n")
+        else:
+            self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        for target in self._targets:
-            target.flush()
+        self._stream.flush()
 
 
 def _find_free_port() -> str:

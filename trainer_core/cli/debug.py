@@ -81,6 +81,8 @@ def _parse_env(values: list[str], secrets: Collection[str]) -> dict[str, str]:
     found = {}
     for each in values:
         name, is_given, value = each.partition("=")
+        if not name:
+            raise InvalidRequestError(f"--env must be NAME or NAME=VALUE, got {each[:100]!r}")
         if not is_given:
             if name not in os.environ:
                 raise InvalidRequestError(

@@ -18,7 +18,14 @@ from trainer_core.request import (
 #: Resources that every machine has.
 _COMMON = ("cpu", "memory", "ephemeral-storage")
 #: What keeps a training from adding to the runs of other trainings, by the folder of the session.
-_TRACKING = {"MLFLOW_TRACKING_URI": "{uri}/mlruns", "WANDB_MODE": "offline", "WANDB_DIR": "{path}"}
+_TRACKING = {
+    "MLFLOW_TRACKING_URI": "{uri}/mlruns",
+    "WANDB_MODE": "offline",
+    "WANDB_DIR": "{path}",
+    # Of comet_ml.start, and of transformers; comet_ml.Experiment has no such variable.
+    "COMET_START_ONLINE": "0",
+    "COMET_OFFLINE_DIRECTORY": "{path}",
+}
 
 
 def build_request(

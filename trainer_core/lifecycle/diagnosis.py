@@ -26,6 +26,7 @@ from trainer_core.logs import find_last_progress
 from trainer_core.node import env
 from trainer_core.readable_log import TORCHRUN_REPORT
 from trainer_core.resource_use import ResourceUse, describe_memory, strip_resource_report
+from trainer_core.text import escape
 
 _RETRYABLE = frozenset(
     {Category.PREEMPTED, Category.NODE_LOST, Category.INFRASTRUCTURE, Category.SCHEDULING, Category.STALLED}
@@ -224,7 +225,7 @@ def _diagnose_step(step: StepFacts, memory: AttemptMemory | None) -> Diagnosis:
     gets_more = category is Category.OUT_OF_MEMORY and memory is not None and memory.next and not _is_gpu_memory(step)
     return Diagnosis(
         category=category,
-        reason=reason,
+        reason=escape(reason),
         step=step.name,
         node=step.node,
         exit_code=_get_exit_code(step),
@@ -262,7 +263,7 @@ def _classify_step(step: StepFacts, memory: AttemptMemory | None) -> tuple[Categ
         return Category.STALLED, step.error_message
     if step.error_type == _UNFETCHED:
         return Category.INFRASTRUCTURE, step.error_message
-    error = _get_first_line(f"{step.error_type}: {step.error_message}") if step.error_type else ""
+    error = _get_first_line(": ".join(filter(None, (step.error_type, step.error_message))))
     if step.name.endswith("-initializer"):
         return Category.INITIALIZER, error or step.message or _get_last_line(step) or _explain_exit_code(step)
     return (Category.USER_CODE, error) if error else _classify_exit(step)

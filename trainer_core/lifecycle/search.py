@@ -237,7 +237,9 @@ def judge(
     outcome: Outcome, definition: SearchDefinition, trial: int, parameters: Mapping[str, Any], rung: int | None = None
 ) -> Ending:
     """Return how a run of a trial ended, which was to end at a rung."""
-    objective, report = definition.objective, outcome.objective
+    objective, diagnosis = definition.objective, outcome.diagnosis
+    # A cluster may have no record of a stopped trial's nodes: the driver that stopped it wrote what it had read.
+    report = outcome.objective or (diagnosis.objective if diagnosis else None)
     rungs = tuple(RungReport(trial, *each) for each in report.rungs) if report else ()
     line = SettledTrial(
         trial,
@@ -249,7 +251,6 @@ def judge(
         gpu_hours=outcome.resource_use.gpu_hours if outcome.resource_use else None,
         metrics={each.metric: value for each in definition.objectives if (value := _find(outcome, each)) is not None},
     )
-    diagnosis = outcome.diagnosis
     last = next((each.value for each in reversed(rungs) if each.value is not None), None)
     if outcome.paused_at is not None and rung is not None and rung not in {each.rung for each in rungs}:
         # It would be promoted from the rung before again.

@@ -130,12 +130,15 @@ class WaitState:
         return end is not None and now >= end
 
     def _explain(self, outcome: Outcome) -> Outcome:
-        """Replace a diagnosis without evidence by the pending failure seen before: the pods may be deleted by now."""
+        """Replace a diagnosis without evidence by the pending failure seen before: the pods may be deleted by now.
+
+        Not one by which a RestartPolicy has decided: all who wait must see the same decision and its reason.
+        """
         diagnosis = outcome.diagnosis
         is_unexplained = (
             diagnosis is not None and diagnosis.category is Category.INFRASTRUCTURE and diagnosis.step is None
         )
-        if is_unexplained and self.pending_failure is not None:
+        if is_unexplained and self.pending_failure is not None and outcome.restarts is None:
             return replace(outcome, diagnosis=self.pending_failure.diagnosis)
         return outcome
 

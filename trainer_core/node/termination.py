@@ -8,6 +8,7 @@ other ranks are usually its consequences: neither a later error nor a result rep
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import json
 import sys
@@ -50,9 +51,21 @@ def error_record(error: BaseException, output: str | None = None) -> dict[str, A
     summary = TracebackException(type(error), error, error.__traceback__)
     trace = "".join(summary.format()) if output is None else output
     trace = project.shorten(trace.rstrip())
-    record = {"type": _type_name(type(error)), "message": project.shorten(str(summary)), "traceback": trace}
+    message = f"{summary}{_describe_first(error)}"
+    record = {"type": _type_name(type(error)), "message": project.shorten(message), "traceback": trace}
     restart = {"restart": env.restart()} if env.restart() else {}
     return {"error": {**record, "rank": env.rank(), **restart}}
+
+
+def _describe_first(error: BaseException) -> str:
+    """Return the first exception of a group, whose own message only counts them; nothing for another exception."""
+    group = getattr(builtins, "BaseExceptionGroup", ())  # Since Python 3.11.
+    first = error
+    while isinstance(first, group):
+        first = first.exceptions[0]
+    if first is error:
+        return ""
+    return f": {_type_name(type(first))}: {TracebackException(type(first), first, None)}"
 
 
 def encode_result(record: dict[str, Any]) -> bytes:

@@ -28,10 +28,10 @@ class RestartPolicy(BaseOption):
     and ``StoppedEarly`` a training is never started again, and ``active_deadline_seconds`` limits the run time of all
     starts together.
 
-    The local backend starts the steps again in the same TrainJob. Elsewhere, and where its supervisor was killed, a
-    process that waits for the TrainJob starts it again, as its next attempt: the Airflow operator in the same try, a
-    step of KFP, ``trainjob submit --wait`` and ``trainjob wait``, `TrainerClient.wait`. No upstream field: a TrainJob
-    has no such policy yet (KEP-4162).
+    The local and the container backend start the steps again in the same TrainJob. On clusters, and after the
+    supervisor of a local one was killed, a process that waits for the TrainJob starts it again, as its next attempt:
+    the Airflow operator in the same try, a step of KFP, ``trainjob submit --wait`` and ``trainjob wait``,
+    `TrainerClient.wait`. No upstream field: a TrainJob has no such policy yet (KEP-4162).
 
     Args:
         max_restarts: How many restarts are counted at most. Default 3.

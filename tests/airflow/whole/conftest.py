@@ -25,5 +25,5 @@ def drift(tmp_path_factory):
 def airflow(tmp_path_factory, drift):
     files = [*_HERE.glob("*_dags.py"), *(EXAMPLES / f"{name}.py" for name in (*_DIGITS, *_ENERGY, *_PARTITIONS))]
     environment = {**_QUICKLY, "ENERGY_DRIFT_FILE": str(drift)}
-    with a_running_airflow(tmp_path_factory.mktemp("whole"), files, dags=17, **environment) as running:
+    with a_running_airflow(tmp_path_factory.mktemp("whole"), files, dags=19, **environment) as running:
         yield running

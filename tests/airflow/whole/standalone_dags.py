@@ -6,18 +6,19 @@ import datetime
 
 from airflow.sdk import DAG
 
+from airflow_provider.operators.search import SearchOperator
 from airflow_provider.operators.trainjob import TrainJobOperator
-from trainer_core import CustomTrainer
+from trainer_core import CustomTrainer, Search, TrialConfig
 
 
-def train(gate: str) -> dict:
+def train(gate: str, x: float = 0.03) -> dict:
     import pathlib
     import time
 
     print("training begins", flush=True)
     while not pathlib.Path(gate).exists():
         time.sleep(0.05)
-    return {"accuracy": 0.97}
+    return {"accuracy": 1 - x}
 
 
 class EndsAfterSubmit(TrainJobOperator):
@@ -44,8 +45,20 @@ def a_dag(name: str, dag_arguments: dict | None = None, operator: type = TrainJo
 
 waiting = a_dag("waiting", retries=1, retry_delay=datetime.timedelta(seconds=1))
 deferred = a_dag("deferred", deferrable=True)
+# With a retry, the DAGs of tasks that are cleared: see the test of `cleared`.
 cleared = a_dag("cleared", deferrable=True, retries=1, retry_delay=datetime.timedelta(seconds=1))
 kept = a_dag("kept", deferrable=True, on_kill="keep")
+asked = a_dag("asked", deferrable=True, on_clear="ask", retries=1, retry_delay=datetime.timedelta(seconds=1))
+searching = a_dag(
+    "searching",
+    operator=SearchOperator,
+    deferrable=True,
+    search_space={"x": Search.uniform(0, 1)},
+    objectives=[{"metric": "accuracy", "direction": "maximize"}],
+    trial_config=TrialConfig(num_trials=4, parallel_trials=2),
+    retries=1,
+    retry_delay=datetime.timedelta(seconds=1),
+)
 out_of_time = a_dag(
     "out_of_time", operator=EndsAfterSubmit, deferrable=True, execution_timeout=datetime.timedelta(hours=1)
 )

@@ -110,6 +110,52 @@ def test_clearing_a_deferred_task_cancels_its_job_and_starts_another(airflow, ga
     assert airflow.client.get_job_outcome(TrainJobRef.from_dict(task.ref())).status == "Complete"
 
 
+@needs_trigger_on_kill
+def test_a_cleared_task_that_asks_continues_its_job(airflow, gate):
+    task = airflow.start("asked", gate)
+    first = task.training_while_deferred()
+    task.clear()
+    until(lambda: task.ref() not in (None, first.to_dict()))
+    second = task.training()
+    gate.touch()
+    task.is_now("success")
+    # Its next attempt, and no new generation.
+    assert second.name == f"{first.name}-1"
+    assert airflow.client.get_job_request(second).owner == airflow.client.get_job_request(first).owner
+
+
+def list_trials(airflow, task):
+    """Return name, generation and status of the trials of a task."""
+    read = airflow.client.get_job_request
+    jobs = [(job, read(job.name).owner) for job in airflow.client.list_jobs()]
+    return [(job.name, owner.generation, job.status) for job, owner in jobs if f"/{task.run}/" in owner.key]
+
+
+def running_trials(airflow, task, generation):
+    """Wait until two trials of a generation run, and no other trial; return their names."""
+
+    def find():
+        alive = [trial for trial in list_trials(airflow, task) if trial[2] in ("Created", "Running")]
+        names = [name for name, *of in alive if of == [generation, "Running"]]
+        return names if len(alive) == len(names) == 2 else []
+
+    return until(find)
+
+
+@needs_trigger_on_kill
+def test_clearing_a_search_starts_another_and_marking_it_failed_ends_its_trials(airflow, gate):
+    task = airflow.start("searching", gate)
+    first = running_trials(airflow, task, "1")
+    task.triggered()
+    task.clear()
+    second = running_trials(airflow, task, "2")
+    assert {why_it_ended(airflow, name) for name in first} == {"it was cancelled"}
+    task.triggered()
+    task.mark("failed")
+    assert {why_it_ended(airflow, name) for name in second} == {"it was cancelled"}
+    assert len(list_trials(airflow, task)) == 4
+
+
 def process_of(task):
     """Return the process of a task, found by its title."""
     title = f"airflow worker -- {task.instance()['id']}"

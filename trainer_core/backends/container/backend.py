@@ -70,6 +70,7 @@ class ContainerBackend(Backend):
     """
 
     name: ClassVar[str] = "container"
+    restarts_in_place: ClassVar[bool] = True
     accepts: ClassVar[frozenset[str]] = frozenset(
         {
             *("Name", "Labels", "Annotations", "Tracking", "ActiveDeadlineSeconds", "Suspend", "DeleteAfter"),

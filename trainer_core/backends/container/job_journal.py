@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
 from trainer_core.backends.container import names
 from trainer_core.backends.container.timestamps import parse_optional_time
 from trainer_core.jobs import Outcome, TrainJobRef
+from trainer_core.lifecycle.restart_policy import AttemptRestarts, count_restart
 
 #: Kinds of journal entries. `COPIED`: a step that needs no container has ended. `LAUNCH`: the nodes of a run are
-#: created and will be started. `NOTE`: an event that does not change the job.
-SUSPEND, RESUME, COPIED, LAUNCH, END, NOTE = "suspend", "resume", "copied", "launch", "end", "note"
+#: created and will be started. `RESTART`: a start has failed, and its RestartPolicy begins another run. `NOTE`: an
+#: event that does not change the job.
+SUSPEND, RESUME, RESTART, COPIED, LAUNCH, END, NOTE = "suspend", "resume", "restart", "copied", "launch", "end", "note"
 _SIGNAL_BASE = 128
 _MAX_SIGNAL = 64
 
@@ -33,7 +35,7 @@ class Container:
     id: str
     name: str
     step: str
-    #: Number of the run; 0 until the job is resumed for the first time.
+    #: Number of the run; 0 until the job is resumed or started again for the first time.
     run: int
     #: State as the engine reports it.
     state: str
@@ -118,13 +120,30 @@ class ContainerJob:
 
     @property
     def is_suspended(self) -> bool:
-        last = self._last_suspend_or_resume
+        last = self._find_last(SUSPEND, RESUME)
         return bool(self.plan["suspend"]) if last is None else last.kind == SUSPEND
 
     @property
     def run(self) -> int:
-        """Number of the current run: how often the job was resumed."""
-        return sum(entry.kind == RESUME for entry in self.entries)
+        """Number of the current run: how often the job was resumed or started again."""
+        return sum(entry.kind in (RESUME, RESTART) for entry in self.entries)
+
+    @property
+    def waiting_restart(self) -> JournalEntry | None:
+        """The restart whose run has no container yet; None without one."""
+        last = self._find_last(SUSPEND, RESUME, RESTART)
+        has_begun = self.is_launched or any(each.run == self.run for each in self.containers)
+        return last if last is not None and last.kind == RESTART and not has_begun else None
+
+    def get_attempt_restarts(self, without_waiting: bool = False) -> AttemptRestarts | None:
+        """Return the restarts of this attempt and before it, with or without one whose run has not begun."""
+        attempt, last = AttemptRestarts.parse(self.plan.get("restarts")), self._find_last(RESTART)
+        if attempt is None or last is None:
+            return attempt
+        ended = Outcome.from_dict(last.data["outcome"])
+        if ended.restarts is not None and without_waiting and last == self.waiting_restart:
+            return replace(attempt, earlier=replace(ended.restarts, following=None))
+        return replace(attempt, earlier=count_restart(ended), started_at=self.run_started.isoformat())
 
     @property
     def is_launched(self) -> bool:
@@ -142,13 +161,14 @@ class ContainerJob:
 
     @property
     def run_started(self) -> datetime:
-        """When the current run started. The deadline counts from here, so suspended time does not count."""
-        last = self._last_suspend_or_resume
+        """When the current run started, or starts. The deadline counts from here, so other time does not count."""
+        last = self._find_last(SUSPEND, RESUME, RESTART)
+        if last is not None and last.kind == RESTART:
+            return last.at + timedelta(seconds=last.data["delay"])
         return self.created if last is None else last.at
 
-    @property
-    def _last_suspend_or_resume(self) -> JournalEntry | None:
-        return next((entry for entry in reversed(self.entries) if entry.kind in (SUSPEND, RESUME)), None)
+    def _find_last(self, *kinds: str) -> JournalEntry | None:
+        return next((entry for entry in reversed(self.entries) if entry.kind in kinds), None)
 
     @property
     def decisions(self) -> list[str]:
@@ -156,8 +176,10 @@ class ContainerJob:
         return [entry.kind for entry in self.entries if entry.kind not in (LAUNCH, NOTE)]
 
     def get_copy_result(self, step: str) -> Mapping[str, Any] | None:
-        """Return the result of a step that copies a folder; None until it has ended."""
-        return next((e.data for e in self.entries if e.kind == COPIED and e.data["step"] == step), None)
+        """Return the result of a step that copies a folder; None until it has ended. A restart repeats a failure."""
+        last = self._find_last(RESTART)
+        copies = (each for each in self.entries if each.kind == COPIED and each.data["step"] == step)
+        return next((e.data for e in copies if not e.data.get("error") or last is None or e.number > last.number), None)
 
     def list_runs(self, step: str) -> list[Container]:
         """Return the containers of a step, oldest run first."""
@@ -198,7 +220,7 @@ def parse_jobs(volumes: Iterable[Mapping[str, Any]]) -> list[ContainerJob]:
         uid, kind = labels.get(names.UID_LABEL, ""), labels.get(names.KIND_LABEL)
         if kind == names.JOB_KIND:
             claims[uid] = labels
-        elif kind in (SUSPEND, RESUME, COPIED, LAUNCH, END, NOTE):
+        elif kind in (SUSPEND, RESUME, RESTART, COPIED, LAUNCH, END, NOTE):
             entries.setdefault(uid, []).append(_parse_entry(volume["Name"], labels))
     return [_build_job(labels, entries.get(uid, [])) for uid, labels in claims.items()]
 

@@ -16,11 +16,13 @@ from trainer_core.jobs import (
     SUSPENDED,
     Event,
     Observation,
+    Outcome,
     Progress,
     Step,
     TrainJob,
     build_partition_annotations,
     build_partition_labels,
+    build_reuse_labels,
 )
 from trainer_core.k8s import labels, runtimes
 from trainer_core.lifecycle.adoption import ExistingJob
@@ -43,7 +45,20 @@ def get_status(job: ContainerJob) -> str:
 
 
 def observe_job(job: ContainerJob, progress: Progress | None) -> Observation:
-    return Observation(get_status(job), progress=progress, outcome=job.outcome)
+    attempt = job.get_attempt_restarts(without_waiting=True)
+    restarts = attempt.earlier if attempt else None
+    queued = _describe_restart(job)
+    return Observation(get_status(job), progress=progress, outcome=job.outcome, queued=queued, restarts=restarts)
+
+
+def _describe_restart(job: ContainerJob) -> str | None:
+    """Return what a job waits for between two starts; None if it does not."""
+    entry = job.waiting_restart if job.outcome is None else None
+    return _describe_ended_start(entry) if entry else None
+
+
+def _describe_ended_start(entry: JournalEntry) -> str:
+    return f"started again in {entry.data['delay']:.0f} s: {Outcome.from_dict(entry.data['outcome']).diagnosis}"
 
 
 def to_existing_job(job: ContainerJob) -> ExistingJob:
@@ -81,6 +96,7 @@ def get_end_time(job: ContainerJob) -> datetime | None:
 def build_train_job(job: ContainerJob, progress: Progress | None) -> TrainJob:
     request = job.claim["request"]
     metadata, partition = request.get("metadata") or {}, request.get("partition")
+    labels = {**build_partition_labels(partition), **build_reuse_labels(request.get("reuse_key"))}
     return TrainJob(
         name=job.name,
         runtime=_load_runtime(job),
@@ -90,12 +106,12 @@ def build_train_job(job: ContainerJob, progress: Progress | None) -> TrainJob:
         status=get_status(job),
         uid=job.uid,
         namespace=job.namespace,
-        labels={**(metadata.get("labels") or {}), **build_partition_labels(partition)},
+        labels={**(metadata.get("labels") or {}), **labels},
         annotations={**(metadata.get("annotations") or {}), **build_partition_annotations(partition)},
         started=get_start_time(job),
         finished=get_end_time(job),
         progress=progress,
-        reason=str(job.outcome.diagnosis) if job.outcome and job.outcome.diagnosis else None,
+        reason=str(job.outcome.diagnosis) if job.outcome and job.outcome.diagnosis else _describe_restart(job),
     )
 
 
@@ -124,6 +140,8 @@ def _to_event(job: ContainerJob, entry: JournalEntry) -> Event:
         return _step_event(entry.data["step"], entry.at, "Ended", message, "Warning" if error else "Normal")
     if entry.kind == job_journal.NOTE:
         return _job_event(job, entry.at, entry.data["reason"], entry.data["message"])
+    if entry.kind == job_journal.RESTART:
+        return _job_event(job, entry.at, "Restarting", f"TrainJob is {_describe_ended_start(entry)}")
     reason, message = _EVENTS[entry.kind]
     return _job_event(job, entry.at, reason, message)
 

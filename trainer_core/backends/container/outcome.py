@@ -18,7 +18,6 @@ from trainer_core.backends.container.reconcile import Fail
 from trainer_core.backends.container.timestamps import format_time
 from trainer_core.jobs import AttemptMemory, build_complete_outcome
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
-from trainer_core.lifecycle.restart_policy import AttemptRestarts
 from trainer_core.node import files
 from trainer_core.node.termination import parse_record
 from trainer_core.resource_use import summarize_resource_use
@@ -38,7 +37,7 @@ def build_failed_entry(
         finished_at=format_time(max(now, observations.get_start_time(job) or now)),
         resource_use=summarize_resource_use(records),
         memory=memory,
-        restarts=AttemptRestarts.parse(job.plan.get("restarts")),
+        restarts=job.get_attempt_restarts(without_waiting=facts.cancelled),
     )
     return {"outcome": outcome.to_dict(), "progress": None}
 
@@ -51,7 +50,7 @@ def build_complete_entry(job: ContainerJob, engine: Engine) -> dict[str, Any]:
     progress = ProgressReader(engine).read(first) if first else None
     if first:
         termination = {**termination, **_store_result(job, engine, first, termination)}
-    restarts = AttemptRestarts.parse(job.plan.get("restarts"))
+    restarts = job.get_attempt_restarts()
     ended = [each.finished for each in job.containers if each.finished]
     ended += [entry.at for entry in job.entries if entry.kind == job_journal.COPIED]
     outcome = build_complete_outcome(

@@ -82,6 +82,10 @@ def next_action(job: ContainerJob, now: datetime) -> JobAction:
         if job.running_containers:
             return Stop(job.running_containers)
         return Complete() if _have_functions_returned(job) else Wait()
+    if left := [each for each in job.running_containers if each.run < job.run]:
+        return Stop(left)
+    if job.waiting_restart is not None and job.run_started > now:
+        return Wait((job.run_started - now).total_seconds())
     remaining = _seconds_to_deadline(job, now)
     if remaining is not None and remaining <= 0:
         return Fail(deadline_seconds=job.plan["active_deadline_seconds"])
@@ -93,8 +97,9 @@ def next_action(job: ContainerJob, now: datetime) -> JobAction:
 
 
 def _seconds_to_deadline(job: ContainerJob, now: datetime) -> float | None:
-    deadline = job.plan["active_deadline_seconds"]
-    return None if deadline is None else deadline - (now - job.run_started).total_seconds()
+    attempt = job.get_attempt_restarts()
+    left = attempt.seconds_left if attempt else job.plan["active_deadline_seconds"]
+    return None if left is None else left - (now - job.run_started).total_seconds()
 
 
 def _initialize(job: ContainerJob, now: datetime) -> JobAction | None:

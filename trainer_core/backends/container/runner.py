@@ -81,7 +81,8 @@ class ContainerJobRunner:
         action = next_action(job, self._engine.now())
         if isinstance(action, Stop):
             # After the failure of a node the other ones cannot save a checkpoint.
-            failed = job.outcome is not None and not _is_cancelled(job.outcome)
+            has_ended = job.outcome is not None and not _is_cancelled(job.outcome)
+            failed = has_ended or job.waiting_restart is not None
             stop_containers(self._engine, action.containers, None if failed else job.plan.get("grace_seconds"))
         elif isinstance(action, Done):
             self._erase_credentials(job)
@@ -96,9 +97,15 @@ class ContainerJobRunner:
         return action
 
     def _record_end(self, job: ContainerJob, entry: Mapping[str, Any]) -> None:
+        """Record the end of a job, or of a start that another one follows by its RestartPolicy."""
         # If another process has written an entry meanwhile, this one is not written, and the next call reads the other.
         if job.outcome is None:
-            self._store.append_entry(job, job_journal.END, entry)
+            restarts = entry["outcome"].get("restarts") or {}
+            if following := restarts.get("following"):
+                data = {"outcome": entry["outcome"], "delay": following["delay"]}
+                self._store.append_entry(job, job_journal.RESTART, data)
+            else:
+                self._store.append_entry(job, job_journal.END, entry)
 
     def _fail(self, job: ContainerJob, failure: Fail) -> None:
         if failure.containers:

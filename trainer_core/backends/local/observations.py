@@ -30,6 +30,12 @@ def read_record(folder: JobFolder) -> JobRecord:
     try:
         return JobRecord.from_dict(read_json(folder.status))
     except FileNotFoundError as error:
+        # A job appears and disappears as a whole.
+        if Path(folder.plan).exists() and not Path(folder.status).exists():
+            raise ChangedStatusError(
+                f"{folder.status} was removed by another program; `trainjob delete {folder.name}` removes the job",
+                transient=False,
+            ) from error
         raise job_not_found(folder.name, folder.path.parent) from error
     except OSError as error:
         raise BackendUnavailableError(f"{folder.status} cannot be read: {error.strerror}") from error
