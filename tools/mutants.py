@@ -57,7 +57,7 @@ MODULES = {
     "trainer_core/node/attendant.py": "unit/test_attendant.py",
     "trainer_core/node/beats.py": "unit/test_attendant.py",
     "trainer_core/naming.py": "unit/test_naming.py",
-    "trainer_core/retries.py": "unit/test_retries.py",
+    "trainer_core/retries.py": "unit/test_repeated_calls.py",
     "trainer_core/search/snapshot.py": "search/test_snapshot.py",
     "trainer_core/search/tables.py": "search/test_tables.py search/test_snapshot.py",
     "trainer_core/search/results.py": "search/test_tables.py",
