@@ -6,7 +6,7 @@ and the next try finds it. After submission only the job's ref is used, never th
 1. DAG file: the arguments become `spec`, plain data, checked as far as the DAG names the backend.
 2. `execute`, in a worker: an earlier try's place is checked, the rendered request is submitted or its job attached to,
    and the ref is stored before any wait.
-3. Wait: `_wait_and_finish` in the worker, or a trigger, whose event `execute_complete` gets in another worker.
+3. Wait: `_wait` in the worker, or a trigger, whose event `execute_complete` gets in another worker.
 4. `_finish`: XComs, the run, the events of assets; the result is returned, or the failure raised.
 """
 
@@ -291,7 +291,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             return self._follow_job(ti, self._ref)
         if ended.outcome is not None:
             log_is_written = deferral.write_remaining_log(self.hook, ended, self.log, self._task_store)
-            return self._finish(ti, Outcome.from_dict(ended.outcome), log_is_written)
+            return self._complete(ti, Outcome.from_dict(ended.outcome), log_is_written)
         if ended.timeout is not None:
             if ended.cancelled:
                 self._saved_ref.forget(ref)
@@ -465,21 +465,35 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         return args or {}
 
     def _follow_job(self, ti: Any, ref: TrainJobRef) -> Any:
-        status, outcome = self._observe_once(ref)
-        ti.xcom_push(key="status", value=status)
-        if outcome is not None and outcome.reused and (self.wait_for_completion or self.on_reuse == "skip"):
-            return self._finish(ti, outcome, log_is_written=True)  # The log is that of another task.
-        if not self.wait_for_completion:
-            return self._ref_data
-        if outcome is not None:
-            forwarder = task_log.create_log_forwarder(self.hook.client, ref, self.log, self._task_store)
-            forwarder.poll(ended=True)
-            return self._finish(ti, outcome, forwarder.position.complete)
+        """Defer, or wait for a job and those that its RestartPolicy starts after it; return what the task returns."""
+        while True:
+            status, outcome = self._observe_once(ref)
+            ti.xcom_push(key="status", value=status)
+            is_reused = outcome is not None and outcome.reused
+            if not self.wait_for_completion and not (is_reused and self.on_reuse == "skip"):
+                return self._ref_data
+            if outcome is None:
+                self._defer(ti, ref)
+                outcome, log_is_written = self._wait(ti, ref)
+            else:
+                log_is_written = is_reused or self._write_log(ref)  # The log of a reused job is that of another task.
+            following = self._record_end(ti, outcome, log_is_written)
+            if following is None:
+                return self._finish(ti, outcome, log_is_written)
+            ref = following
+
+    def _defer(self, ti: Any, ref: TrainJobRef) -> None:
+        """Defer the task, unless it waits in the worker."""
         if self.deferrable and not self._saved_ref.waits_in_worker(ref):
             masked = connection_secrets.list_connection_fields(self.secrets, self.spec)
             self._generation.save(ref, waits=False)
             deferral.defer_task(self, ti, self._ref_data, self.execution_timeout, store=self._task_store, masked=masked)
-        return self._wait_and_finish(ti, ref)
+
+    def _write_log(self, ref: TrainJobRef) -> bool:
+        """Write the log of an ended job, and return whether all of it is written."""
+        forwarder = task_log.create_log_forwarder(self.hook.client, ref, self.log, self._task_store)
+        forwarder.poll(ended=True)
+        return forwarder.position.complete
 
     def _wait_without_deferring(self, ti: Any, ref: TrainJobRef) -> Any:
         try:
@@ -487,7 +501,12 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             outcome = self._observe_once(ref)[1]
         except JobElsewhereError as error:
             raise self._build_elsewhere_error(error) from error
-        return self._wait_and_finish(ti, ref) if outcome is None else self._finish(ti, outcome)
+        return self._complete(ti, *(self._wait(ti, ref) if outcome is None else (outcome, False)))
+
+    def _complete(self, ti: Any, outcome: Outcome, log_is_written: bool) -> Any:
+        """Finish the task with the end of a job, or go on with the one that follows it."""
+        following = self._record_end(ti, outcome, log_is_written)
+        return self._finish(ti, outcome, log_is_written) if following is None else self._follow_job(ti, following)
 
     def _build_elsewhere_error(self, error: JobElsewhereError) -> TrainJobUnreachableError:
         # A retry knows of the job only by the storage that all tries share.
@@ -549,7 +568,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             return statuses[-1], None
         return statuses[-1], outcome
 
-    def _wait_and_finish(self, ti: Any, ref: TrainJobRef) -> Any:
+    def _wait(self, ti: Any, ref: TrainJobRef) -> tuple[Outcome, bool]:
+        """Wait in this worker for the end of a job; return its outcome, and whether all of its log is written."""
         client = self.hook.client
         forwarder = task_log.create_log_forwarder(client, ref, self.log, self._task_store)
         self._generation.save(ref, waits=True)
@@ -576,16 +596,17 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             raise build_unreachable(ref, error) from error
         finally:
             self._is_waiting = False
-        return self._finish(ti, outcome, forwarder.position.complete)
+        return outcome, forwarder.position.complete
 
-    def _finish(self, ti: Any, outcome: Outcome, log_is_written: bool = False) -> Any:
+    def _record_end(self, ti: Any, outcome: Outcome, log_is_written: bool) -> TrainJobRef | None:
+        """Record the end of a job; return the one that its RestartPolicy starts after it, None without any."""
         self.outcome = outcome
         self._generation.save(outcome.job, waits=False)
         asked = self._has_tracking_option
         self.run_url = tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, asked, self.log)
-        following = None if self._interrupted else self._start_again(ti, outcome, log_is_written)
-        if following is not None:
-            return self._follow_job(ti, following)
+        return None if self._interrupted else self._start_again(ti, outcome, log_is_written)
+
+    def _finish(self, ti: Any, outcome: Outcome, log_is_written: bool) -> Any:
         xcom.report_outcome(ti, self.log, outcome, log_is_written)
         if outcome.reused and self.on_reuse == "skip":
             raise AirflowSkipException(f"nothing has changed since TrainJob {outcome.reused_from} (Reuse)")

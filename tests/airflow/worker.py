@@ -54,16 +54,19 @@ class Task(TrainJobOperator):
         die_at("after-submit", self.stop)
         return ref
 
-    def _wait_and_finish(self, ti, ref):
+    def _wait(self, ti, ref):
         die_at("before-waiting", self.stop)
-        return super()._wait_and_finish(ti, ref)
+        return super()._wait(ti, ref)
 
     def defer(self, **arguments):
         die_at("before-deferring", self.stop)
         super().defer(**arguments)
 
-    def _finish(self, ti, outcome, log_is_written=False):
+    def _record_end(self, ti, outcome, log_is_written):
         die_at("before-finishing", self.stop)
+        return super()._record_end(ti, outcome, log_is_written)
+
+    def _finish(self, ti, outcome, log_is_written):
         result = super()._finish(ti, outcome, log_is_written)
         die_at("before-returning", self.stop)
         return result
