@@ -88,9 +88,9 @@ def test_a_job_that_is_unknown_here_or_queued_is_named_so(open_page):
 def test_an_empty_list_has_a_next_step(open_page):
     page = open_page(listing([]))
     expect(page.get_by_role("link", name="open the DAGs")).to_have_attribute("href", "http://airflow/dags")
-    page.get_by_label("Search").fill("no such job")
+    page.get_by_role("searchbox", name="Search").fill("no such job")
     page.get_by_role("button", name="Clear filters").click()
-    expect(page.get_by_label("Search")).to_have_value("")
+    expect(page.get_by_role("searchbox", name="Search")).to_have_value("")
     expect(page.get_by_text("No task has submitted a TrainJob yet.")).to_be_visible()
 
 

@@ -170,7 +170,7 @@ def test_a_new_filter_says_that_it_is_searching(open_page, api):
     page = open_page(answers)
     expect(page.get_by_role("status")).to_have_text("2 of 10,000 TrainJobs")
     answers["api/jobs"] = requests = []
-    page.get_by_label("Search").fill("fi")
+    page.get_by_role("searchbox", name="Search").fill("fi")
     expect(page.get_by_role("status")).to_have_text("Searching…")
     requests[0].fulfill(json=api({}))
     expect(page.get_by_role("status")).to_have_text("2 of 10,000 TrainJobs")

@@ -107,7 +107,7 @@ def executor_input(**inputs):
         name: {"artifacts": [{"name": name, "type": {"schemaTitle": "system.Artifact"}, "uri": f"{kept}/{name}"}]}
         for name in ("model", "metrics", "report", "classification")
     }
-    names = ("job", "status", "result", "metric", "checkpoint", "resumed_from")
+    names = ("job", "status", "result", "metric", "checkpoint", "resumed_from", "reused")
     places = {name: {"outputFile": f"/tmp/kfp/outputs/{name}"} for name in names}
     outputs = {"parameters": places, "artifacts": artifacts, "outputFile": "/tmp/kfp_outputs/output_metadata.json"}
     return json.dumps({"inputs": {"parameterValues": parameters}, "outputs": outputs})

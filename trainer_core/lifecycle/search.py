@@ -323,7 +323,7 @@ def decide(
     """Decide how a search continues.
 
     `lines` are those that entries carry, `started` is when entry 0 was created if that is deleted, and `lag` how many
-    trials back parameters are chosen from. A trial that cannot change any more is added to `settled`; the next
+    trials back parameters are chosen from. A trial that can no longer change is added to `settled`; the next
     decision takes it from there, and its entries may be left out, except the newest one, if `started` is given.
     """
     config = definition.trial_config

@@ -154,10 +154,10 @@ def test_filters_of_the_list_are_kept_in_the_url(page, trains):
     expect(page.get_by_role("link", name=trains.name)).to_have_count(0)
     page.get_by_role("combobox", name="Status").select_option("Running")
     expect(page.get_by_role("link", name=trains.name)).to_be_visible()
-    page.get_by_label("Search").fill("no such job")
+    page.get_by_role("searchbox", name="Search").fill("no such job")
     expect(page.get_by_text("No TrainJobs match these filters.")).to_be_visible()
     page.reload()
-    expect(page.get_by_label("Search")).to_have_value("no such job")
+    expect(page.get_by_role("searchbox", name="Search")).to_have_value("no such job")
 
 
 def test_progress_and_curves_are_updated_while_the_job_trains(job_page):
