@@ -35,9 +35,7 @@ class Command:
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run it to its end, in this process: to start another one takes most of a second."""
         importlib.invalidate_caches()
-        for path in self.folder.glob(
-            "*.py"
-        ):  # As in a new process: a test before may have loaded another of this name.
+        for path in self.folder.glob("*.py"):  # A test before may have loaded another one of this name.
             sys.modules.pop(path.stem, None)
         self.capsys.readouterr()
         code = main(arguments)

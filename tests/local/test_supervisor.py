@@ -286,10 +286,8 @@ class Continues(runner.LocalJobRunner):
 
     def __init__(self):
         self._plan = {"active_deadline_seconds": None, "grace_seconds": 600}
-        self._record, self._folder = (
-            SimpleNamespace(uid="no-process", restarts=None),
-            SimpleNamespace(read_desired=dict),
-        )
+        self._record = SimpleNamespace(uid="no-process", restarts=None)
+        self._folder = SimpleNamespace(read_desired=dict)
         self._desired_changed, self._interrupted = asyncio.Event(), False
         self._grace, self.graces = 600.0, []
 
