@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from types import FrameType
 
 from kfp_components.step.child_output import pipe_output
@@ -26,6 +27,8 @@ from trainer_core.request import TrainJobRequest
 from trainer_core.secrets import redact
 
 ON_KILL = ("cancel", "keep")
+#: Seconds until a SIGTERM is repeated. KFP kills a step a second after the first one.
+_REPEAT_SECONDS = 0.02
 
 
 class Terminated(BaseException):
@@ -40,18 +43,36 @@ _was_raised = threading.Event()
 def handle_sigterm() -> Iterator[None]:
     """Raise `Terminated` in the block on SIGTERM; a second SIGTERM ends the process at once."""
     _was_raised.clear()
-    before = signal.signal(signal.SIGTERM, _terminate)
+    before, report = signal.signal(signal.SIGTERM, _terminate), sys.unraisablehook
+    sys.unraisablehook = partial(_repeat_lost, report)
     try:
         with _restore_terminated():
             yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = report
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _was_raised.set()
     raise Terminated
+
+
+def _repeat_lost(report: Callable[[sys.UnraisableHookArgs], object], lost: sys.UnraisableHookArgs) -> None:
+    """Repeat a SIGTERM whose `Terminated` was dropped: a handler also runs where no exception can be raised.
+
+    Finalizers are such places, and pydantic while it builds a schema.
+    """
+    if lost.exc_type is not Terminated:
+        report(lost)
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    # Later and from another thread, because an exception in this function would be dropped, too.
+    thread = threading.main_thread().ident or 0
+    repeat = threading.Timer(_REPEAT_SECONDS, signal.pthread_kill, [thread, signal.SIGTERM])
+    repeat.daemon = True
+    repeat.start()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 import pytest
 from pydantic_core import SchemaError, SchemaValidator
@@ -34,3 +35,19 @@ def test_sigterm_while_pydantic_builds_a_schema_cancels_the_job(tmp_path, capsys
 def test_an_error_without_sigterm_stays_what_it_is():
     with pytest.raises(SchemaError), handle_sigterm():
         SchemaValidator({"type": "no such type"})
+
+
+class Finalized:
+    """An object whose finalizer, in which Python drops exceptions, sends SIGTERM to this process."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_sigterm_where_python_drops_exceptions_still_ends_the_wait():
+    def wait():
+        Finalized()
+        threading.Event().wait(60)
+
+    with pytest.raises(Terminated), handle_sigterm():
+        wait()
