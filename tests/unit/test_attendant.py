@@ -308,12 +308,13 @@ Thread 0x00cc (most recent call first):
   File "c.py", line 3 in c
 
 Current thread 0x0000 (most recent call first):
-  File "train.py", line 4 in fit
+  File "/job/function/code-0123456789ab/src/model.py", line 4 in step
+  File "/job/function/trainjob_0123456789ab/train.py", line 4 in fit
   File "/x{attendant._BOOTSTRAP}", line 5 in main
 """
     (node.folder / f"0{beats.STACKS}").write_text(text)
     assert node.attendant._read_stacks(node.attendant._ranks[0], len(old)) == [
-        ("MainThread", ['  File "train.py", line 4 in fit']),
+        ("MainThread", ['  File "src/model.py", line 4 in step', '  File "train.py", line 4 in fit']),
         ("loader", ['  File "load.py", line 2 in load']),
         ("thread 0x00cc", ['  File "c.py", line 3 in c']),
     ]
