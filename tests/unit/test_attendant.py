@@ -351,12 +351,13 @@ Thread 0x00cc (most recent call first):
   File "c.py", line 3 in c
 
 Current thread 0x0000 (most recent call first):
-  File "train.py", line 4 in fit
+  File "/job/function/code-0123456789ab/src/model.py", line 4 in step
+  File "/job/function/trainjob_0123456789ab/train.py", line 4 in fit
   File "/x{attendant._BOOTSTRAP}", line 5 in main
 """
     (node.folder / f"0{beats.STACKS}").write_text(text)
     assert node.attendant._read_stacks(node.attendant._ranks[0], len(old)) == [
-        ("MainThread", ['  File "train.py", line 4 in fit']),
+        ("MainThread", ['  File "src/model.py", line 4 in step', '  File "train.py", line 4 in fit']),
         ("loader", ['  File "load.py", line 2 in load']),
         ("thread 0x00cc", ['  File "c.py", line 3 in c']),
     ]
@@ -525,6 +526,12 @@ def test_the_category_is_stalled_and_retryable_unless_a_rank_has_failed_first():
 def test_an_invalid_value_is_refused(values, message):
     with pytest.raises(ValueError, match=message):
         Stalled(**values)
+
+
+def test_only_the_settings_that_are_given_are_stored():
+    job_spec = {}
+    Stalled("20m")(job_spec, None, None)
+    assert job_spec == {"spec": {"stalled": {"after": "20m"}}}
 
 
 def test_the_option_is_refused_for_a_program_that_gives_no_signs():

@@ -32,6 +32,8 @@ _SAVE_FACTOR = 4
 _REPORTED = 8
 _THREAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)(?: \[(.*)\])?")
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+#: Folders into which the user's files are unpacked: those of `project.unpack` and of `load_function.load`.
+_UNPACKED = re.compile(r'(?<=  File ").*[/\\](?:code-|trainjob_)[0-9a-f]{12}[/\\]')
 #: Files that are not the user's.
 _LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3[^/\\]*|trainer_core[/\\]node)[/\\]|^<frozen")
 
@@ -267,7 +269,7 @@ class Attendant:
                 is_main = int(match[1], 16) == rank.record.main_thread
                 threads.append(("MainThread" if is_main else match[2] or f"thread 0x{match[1]}", []))
             elif threads and line.strip() and _BOOTSTRAP not in line:
-                threads[-1][1].append(line)
+                threads[-1][1].append(_UNPACKED.sub("", line))
         users = [thread for thread in threads if not any(_SERVER in line for line in thread[1])]
         return sorted(users, key=lambda thread: thread[0] != "MainThread")
 
