@@ -39,6 +39,11 @@ def start_next_attempt(
     if attempt and not _is_same_work(backend, base, request):
         base, attempt = ref.name, 0
     created: list[bool] = []
+
+    def begin() -> None:
+        created.append(True)
+        backend.wait_for_left_processes(ref, request)
+
     while True:
         if not is_new_budget and restart_policy.is_final(request, ended.outcome):
             return ref
@@ -47,7 +52,7 @@ def start_next_attempt(
         following = attempt_memory.build_next_request(following, ended.outcome)
         following = restart_policy.build_next_request(following, None if is_new_budget else ended.outcome)
         with suppress(ConflictError):  # The name belongs to other work.
-            ref = submit(following, before_create=lambda: created.append(True))
+            ref = submit(following, before_create=begin)
             if created or (ended := backend.observe(ref)).status != FAILED:
                 return ref
 
