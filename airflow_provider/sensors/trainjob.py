@@ -303,9 +303,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         try:
             following = self.hook.client.start_again(outcome)
         except TrainerError as error:
-            raise TrainJobUnreachableError(
-                f"TrainJob {outcome.job.name!r} cannot be started again: {error}"
-            ) from error
+            raise TrainJobUnreachableError(f"TrainJob {outcome.job.name!r} cannot be started again: {error}") from error
         if following is None:
             return False
         self._ref_data = {**self._ref_data, **following.to_dict()}

@@ -35,7 +35,7 @@ from trainer_core.lifecycle import adoption, attempt_memory, restart_policy
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
 from trainer_core.lifecycle.reuse import Versions
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
-from trainer_core.request import Code, TrainJobRequest
+from trainer_core.request import TRACKING_SECRETS, Code, TrainJobRequest
 from trainer_core.runtimes import Runtime
 
 __all__ = ["Backend", "NameTakenError"]
@@ -193,6 +193,9 @@ class Backend(ABC):
         if request.owner is not None:
             request = attempt_memory.build_next_request(request, ended)
             request = restart_policy.build_next_request(request, ended)
+        names = sorted(request.literal_secrets.keys() - TRACKING_SECRETS)
+        if request.restart_policy is not None and names:
+            request = request.model_copy(update={"secret_names": tuple(names)})
         if request.attempt_memory is not None:
             memory = attempt_memory.get_attempt_memory(request)
             _log.info("TrainJob %r asks for %s of memory: an earlier attempt ran out of it", request.name, memory)

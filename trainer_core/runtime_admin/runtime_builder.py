@@ -385,7 +385,7 @@ def _build_runtime(parameters: RuntimeParameters, framework: str, policy: Manife
     labels = {FRAMEWORK_LABEL: framework, **parameters.labels}
     place = {"namespace": parameters.namespace} if parameters.namespace else {}
     gang = parameters.gang
-    template = {"replicatedJobs": jobs}
+    template: Manifest = {"replicatedJobs": jobs}
     if parameters.restarts is not None:
         template = {"failurePolicy": {"maxRestarts": parameters.restarts}, **template}
         for job in jobs:

@@ -136,11 +136,11 @@ def exit_in_turn(codes: list[int]) -> int:
     step = last.step + 1 if last else 1
     with store.save(step) as folder:
         (folder / "weights.txt").write_text("1")
-    if step > len(codes):
-        return step
-    if codes[step - 1] == 1:
-        raise MemoryError
-    sys.exit(codes[step - 1])
+    if step <= len(codes):
+        if codes[step - 1] == 1:
+            raise MemoryError
+        sys.exit(codes[step - 1])
+    return step
 
 
 def run_forever() -> None:
