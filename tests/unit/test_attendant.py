@@ -528,6 +528,12 @@ def test_an_invalid_value_is_refused(values, message):
         Stalled(**values)
 
 
+def test_only_the_settings_that_are_given_are_stored():
+    job_spec = {}
+    Stalled("20m")(job_spec, None, None)
+    assert job_spec == {"spec": {"stalled": {"after": "20m"}}}
+
+
 def test_the_option_is_refused_for_a_program_that_gives_no_signs():
     request = build_request(
         backend=LocalProcessBackend, trainer=CustomTrainerContainer(image="custom:1"), options=[Stalled("20m")]
