@@ -322,19 +322,7 @@ class Metadata(_Part):
 
 
 class Distributed(Metadata):
-    """Settings of a `DistributedConfig` for the pods of all nodes, in Kubernetes' spelling.
-
-    Attributes:
-        env: EnvVars in addition to those of the trainer.
-        env_from: EnvFromSources.
-        requests: Resource requests of a node, as quantities by resource name.
-        limits: Resource limits of a node, as quantities by resource name.
-        node_selector: Node selector.
-        affinity: Affinity.
-        tolerations: Tolerations.
-        run_policy: Fields of the RunPolicy that have no field in the request: backoffLimit, cleanPodPolicy,
-            schedulingPolicy.
-    """
+    """Settings of a `DistributedConfig` for the pods of all nodes, in Kubernetes' spelling."""
 
     env: tuple[dict[str, Any], ...] = ()
     env_from: tuple[dict[str, Any], ...] = ()
@@ -343,6 +331,7 @@ class Distributed(Metadata):
     node_selector: dict[str, str] = Field(default_factory=dict)
     affinity: dict[str, Any] | None = None
     tolerations: tuple[dict[str, Any], ...] = ()
+    #: The keys that have no field in the request: backoffLimit, cleanPodPolicy, schedulingPolicy.
     run_policy: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -355,14 +344,7 @@ class Distributed(Metadata):
 
 
 class Workspace(_Part):
-    """The volume claim into which a TrainJob that only initializes fetches. It is created if it does not exist.
-
-    Attributes:
-        claim: Name of the PersistentVolumeClaim. None for the name of the TrainJob.
-        size: Requested storage, as a Kubernetes quantity. Default ``10Gi``.
-        storage_class: Storage class. None for the cluster's default.
-        access_mode: Access mode. Default ``ReadWriteOnce``.
-    """
+    """Settings of a `Workspace` option: the volume claim into which a TrainJob that only initializes fetches."""
 
     claim: str | None = None
     size: str = "10Gi"
@@ -380,23 +362,7 @@ class Workspace(_Part):
 
 
 class Checkpoints(_Part):
-    """Settings of a `Checkpoints` option.
-
-    Attributes:
-        uri: Where all checkpoints are kept. None for the place of the backend.
-        keep: Number of the newest ones to keep.
-        keep_best: Metric by which the best one is kept.
-        mode: Whether the greatest (``max``) or the smallest (``min``) value is the best one. None is ``min``.
-        every_steps: Steps between two checkpoints. None for by time only.
-        every_seconds: Seconds between two checkpoints; 0 for by steps only.
-        load: What to start from: ``fresh``, ``owner``, ``never`` or a URI.
-        grace: Seconds from SIGTERM to SIGKILL.
-        after: What a complete TrainJob leaves: ``last``, ``none`` or ``all``.
-        ttl: Seconds after the last checkpoint when they may be deleted; 0 for never.
-        nonce: Identifies a TrainJob that shares checkpoints with no other one: without an owner, or with ``never``. Set
-            when it is created.
-        scope: Folder of the first attempt of a TrainJob without an owner. Set for its later attempts.
-    """
+    """Settings of a `Checkpoints` option."""
 
     uri: str | None = None
     keep: PositiveInt = 3
@@ -408,7 +374,9 @@ class Checkpoints(_Part):
     grace: int = Field(default=30, ge=3)
     after: KeptCheckpoints = "last"
     ttl: int = Field(default=7 * 24 * 3600, ge=0)
+    #: Identifies a TrainJob that shares checkpoints with no other one. Set when it is created.
     nonce: str | None = Field(default=None, pattern=r"^[0-9a-f]{10}$")
+    #: Folder of the first attempt of a TrainJob without an owner. Set for its later attempts.
     scope: str | None = Field(default=None, pattern=r"^[a-z0-9-]+/g-0$")
 
     @model_validator(mode="after")
@@ -420,37 +388,20 @@ class Checkpoints(_Part):
 
 
 class MoreMemory(_Part):
-    """Settings of a `MoreMemory` option.
-
-    Attributes:
-        limit: Most memory of a node that an attempt asks for, as a Kubernetes quantity.
-        factor: How many times the memory of an attempt that ran out of it the next one asks for.
-    """
+    """Settings of a `MoreMemory` option."""
 
     limit: Annotated[str, BeforeValidator(resources.parse_memory)]
     factor: float = Field(default=1.5, gt=1, le=16)
 
 
 class Reuse(_Part):
-    """Settings of a `Reuse` option.
-
-    Attributes:
-        within: Longest time since the end of the TrainJob whose result is taken, in seconds. None for a TrainJob that
-            trains in any case, and whose result others can take.
-    """
+    """Settings of a `Reuse` option. Without `within` it trains in any case, and others can take its result."""
 
     within: Duration | None = None
 
 
 class Stalled(_Part):
-    """Settings of a `Stalled` option, in seconds.
-
-    Attributes:
-        after: Longest time between two signs of progress.
-        startup: Longest time until the first one. None for no limit.
-        save: Longest time that a checkpoint takes. None for four times `after`.
-        output: Whether a line of output is a sign of progress.
-    """
+    """Settings of a `Stalled` option, in seconds."""
 
     after: Duration
     startup: Duration | None = None
@@ -459,23 +410,7 @@ class Stalled(_Part):
 
 
 class TrackingRequest(_Part):
-    """Where the run of a TrainJob is tracked. Not part of the fingerprint: it does not change the training.
-
-    Attributes:
-        kind: Which tracker: ``mlflow``, or ``wandb`` and ``comet``, for which only environment variables are set.
-        uri: Tracking URI of the MLflow server. None for the one that the submitting process is configured with.
-        experiment: Name of the experiment or project.
-        run_name: Name of the run. None for the name of the TrainJob.
-        tags: Further tags of the run.
-        params: Whether the arguments of the training function become parameters of the run.
-        join: Whether mlflow inside the training logs to the same run.
-        training_uri: Tracking URI for the training, where it differs from `uri`.
-        required: Whether a submit fails if no run can be created.
-        parent_run_id: Run below which the run is nested.
-        run_id: The run. Set when the TrainJob is created; None if the server could not be reached then.
-        experiment_id: The experiment of the run. Set with it.
-        env: Variables for the nodes. Set when the TrainJob is created.
-    """
+    """Settings of a `Tracking` option. Not part of the fingerprint: they do not change the training."""
 
     kind: Literal["mlflow", "wandb", "comet"] = "mlflow"
     uri: str | None = None
@@ -486,7 +421,9 @@ class TrackingRequest(_Part):
     join: bool = True
     training_uri: str | None = None
     required: bool = False
+    #: Run below which the run is nested.
     parent_run_id: str | None = None
+    #: Set, with what follows, when the TrainJob is created; None if the server could not be reached then.
     run_id: str | None = None
     experiment_id: str | None = None
     env: dict[str, str] = Field(default_factory=dict)

@@ -65,10 +65,7 @@ _MAX_WRITES = 20
 
 
 class BaseKubernetesBackend(Backend):
-    """Backend whose jobs are objects of a Kubernetes cluster.
-
-    All state is in the cluster: any process that reaches it can follow, suspend or delete a job.
-    """
+    """Backend whose jobs are objects of a cluster. It keeps no state, so that any process can continue with a job."""
 
     def __init__(self, config: ClusterConfig, adapter: WorkloadAdapter) -> None:
         self.adapter = adapter

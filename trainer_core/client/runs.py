@@ -29,12 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The MLflow run of a TrainJob.
-
-    Attributes:
-        id: Id of the run.
-        url: Address of the run in MLflow's UI.
-    """
+    """The MLflow run of a TrainJob: its id, and its address in MLflow's UI."""
 
     id: str
     url: str
@@ -67,10 +62,7 @@ class JobRuns:
         return self.server is not None or "MLFLOW_TRACKING_URI" in os.environ
 
     def is_tracked(self, ref: TrainJobRef) -> bool:
-        """Return whether a job can have a run: all jobs have, or its stored request has `Tracking`.
-
-        False if it was deleted or cannot be read.
-        """
+        """Return whether a job can have a run. False if it was deleted or cannot be read."""
         if self.tracks_all:
             return True
         try:

@@ -45,10 +45,7 @@ def wait_for_outcome(
 
 
 def finish_wait(backend: Backend, state: wait_state.WaitState) -> Outcome:
-    """Return the outcome of a finished wait, and cancel the job if the wait decided so.
-
-    An orchestrator that waits by itself, such as the Airflow sensor, passes the state of its wait.
-    """
+    """Return the outcome of a finished wait, also of an orchestrator's own; cancel the job if the wait decided so."""
     if state.outcome is None:
         raise ValueError(f"the wait for TrainJob {state.ref.name!r} is not finished")
     if not state.should_cancel:

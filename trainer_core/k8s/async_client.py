@@ -146,10 +146,7 @@ def _abort_connection(response: aiohttp.ClientResponse) -> None:
 async def _send_get(
     connection: Connection, session: aiohttp.ClientSession, url: str, timeout: aiohttp.ClientTimeout
 ) -> aiohttp.ClientResponse:
-    """Send a GET request; reload the credentials once if the server refuses them.
-
-    A credential plugin may block for seconds. It blocks only the informer's own event loop.
-    """
+    """Send a GET request; reload the credentials once if the server refuses them. A plugin may take seconds for it."""
 
     async def send_once() -> aiohttp.ClientResponse:
         headers = connection.build_headers()

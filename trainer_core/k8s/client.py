@@ -205,11 +205,7 @@ class ApiClient:
     def stream_pod_log(
         self, name: str, options: PodLogOptions | None = None, *, namespace: str | None = None
     ) -> Generator[bytes, None, None]:
-        """Yield the lines of a container's log as they arrive, in constant memory.
-
-        Each line has its line end, so that an incomplete line can be recognised. A line of more than 1 MiB comes in
-        pieces.
-        """
+        """Yield lines with their ends as they arrive, in constant memory; one of more than 1 MiB in pieces."""
         options = options or PodLogOptions()
         namespace, suffix = self._get_namespace(PODS, namespace)
         request = _Request(

@@ -42,10 +42,7 @@ class ClusterConfigError(BackendUnavailableError):
 
 
 class InClusterConfig:
-    """Configuration from the service account of the pod that this process runs in.
-
-    Has the attributes of `kubernetes.client.Configuration` that a connection reads.
-    """
+    """Service account of this pod, with the attributes of `kubernetes.client.Configuration` that a connection reads."""
 
     def __init__(self, folder: Path) -> None:
         host, port = os.environ.get(_HOST_VARIABLE, ""), os.environ.get(_PORT_VARIABLE, "")

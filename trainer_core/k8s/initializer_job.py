@@ -31,10 +31,7 @@ _UNSUPPORTED_SCHEMES = {
 
 
 def is_initialize_only(request: TrainJobRequest) -> bool:
-    """Return whether a request has an initializer, no trainer and no runtime.
-
-    With a runtime and no trainer, the runtime runs unchanged.
-    """
+    """Return whether a request has an initializer only. With a runtime and no trainer, the runtime runs unchanged."""
     return request.trainer is None and request.runtime is None and request.initializer is not None
 
 

@@ -273,10 +273,7 @@ class JobReader:
         return observations.build_train_job(job, pods, runtimes.load_runtime(job.annotations), explaining)
 
     def list_train_jobs(self, namespace: str, labels: Mapping[str, str] | None = None) -> list[TrainJob]:
-        """Return the jobs with these labels, newest first.
-
-        Takes three requests, and one for each further 500 jobs or pods. With labels, the pods of each job take one.
-        """
+        """Return the jobs with these labels, newest first: three requests, one more per 500 jobs or pods."""
         selector = ",".join(f"{key}={value}" for key, value in (labels or {}).items())
         raws = self._list_objects(selector, ",".join(filter(None, [_MANAGED_SELECTOR, selector])), namespace)
         pods: dict[str, list[PodState]] = {}
@@ -437,10 +434,7 @@ class JobReader:
             return []
 
     def _get_min_list_time(self, job: JobState, pods: Sequence[PodState]) -> float:
-        """Return when a list of events must have begun to explain a job: after its failure, if it has failed.
-
-        An earlier list does not have the event with the reason, and the outcome is stored.
-        """
+        """Return when a list of events must have begun: after the failure, or it lacks the event with the reason."""
         if observations.get_status(job, pods) != FAILED:
             return -math.inf
         with self._events_lock:

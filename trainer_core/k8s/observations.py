@@ -63,10 +63,7 @@ _INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
 
 
 def get_status(job: JobState, pods: Sequence[PodState] = ()) -> str:
-    """Return the status of a job: one of `trainer_core.jobs.STATUSES`.
-
-    Complete and Failed are final. A cancelled job is Failed, although its object is only suspended.
-    """
+    """Return the status. Complete and Failed are final; a cancelled job is Failed, its object only suspended."""
     if job.get_condition(COMPLETE):
         return RUNNING if job.completes_with_first_node and any(_is_active(pod) for pod in pods) else COMPLETE
     if job.get_condition(FAILED):
@@ -378,10 +375,7 @@ def _was_cancelled(job: JobState) -> bool:
 
 
 def _parse_termination_record(pods: Sequence[PodState]) -> dict[str, Any]:
-    """Return the termination record of rank 0: of its pods, the newest one with a record.
-
-    Rank 0 is usually the first node, but with elastic training it can be any node.
-    """
+    """Return the newest termination record of rank 0, which with elastic training can be on any node."""
     groups = (group for step, group in group_pods_by_step(pods).items() if step.startswith(f"{NODE}-"))
     for pod in (pod for group in groups for pod in reversed(group)):
         terminated = pod.main_container.terminated
@@ -443,10 +437,7 @@ def _get_container_status(container: ContainerState) -> str | None:
 
 
 def _get_status_without_pod(status: str, other_steps_have_pods: bool) -> str | None:
-    """Return the status of a step without a pod.
-
-    After a failure the pods may have been deleted; the step's status is known only if no step has a pod.
-    """
+    """Return the status of a step without a pod. After a failure it is known only if no step has one."""
     if status == COMPLETE:
         return "Succeeded"
     if status == FAILED:

@@ -23,10 +23,7 @@ class PartialArgs(dict[str, Any]):
 
 
 def check_func_args(func: Callable[..., Any], args: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a copy of the arguments as plain JSON data: tuples as lists, subclasses as their base types.
-
-    Strings are not converted, because they may be templates.
-    """
+    """Return the arguments as plain JSON data. Strings are not converted, because they may be templates."""
     plain = check_json(args)
     parameters = _signature(func)
     if parameters is not None:
@@ -46,10 +43,7 @@ def check_json(args: Mapping[str, Any] | None, what: str = "func_args") -> dict[
 
 
 def declared_types(func: Callable[..., Any]) -> dict[str, str]:
-    """Return the simple types that a function declares, such as ``{"epochs": "int"}``.
-
-    Simple types are int, float, bool, str, list and dict, also with item types or optional; others are left out.
-    """
+    """Return the simple types that a function declares, such as ``{"epochs": "int"}``; others are left out."""
     parameters = _signature(func) or {}
     named = (p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
     kinds = {parameter.name: _simple(parameter.annotation) for parameter in named}

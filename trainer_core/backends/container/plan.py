@@ -234,10 +234,7 @@ def _rendezvous_variables(
 def _get_num_processes(
     trainer: TrainerRequest, policy: str | None, settings: Mapping[str, Any], runtime: Mapping[str, Any]
 ) -> int:
-    """Return the number of processes of a node: one for each GPU, else for torch one for each whole CPU, at least one.
-
-    Kubeflow Trainer computes ``PET_NPROC_PER_NODE`` in the same way for ``numProcPerNode: auto``.
-    """
+    """One process for each GPU, else for torch one for each whole CPU, at least one: as Trainer does for ``auto``."""
     if policy != "torch" and (trainer.num_proc_per_node or 1) > 1:
         raise UnsupportedError(
             f"runtime {runtimes.get_name(runtime)!r} starts one process on each node, not num_proc_per_node="

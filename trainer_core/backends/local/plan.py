@@ -144,10 +144,7 @@ def _render_node(
 
 
 def _default_num_processes(trainer: TrainerRequest) -> int:
-    """Return the number of torch processes of a node: one for each device, else one for each whole CPU, at least one.
-
-    Kubeflow Trainer computes ``PET_NPROC_PER_NODE`` in the same way for ``numProcPerNode: auto``.
-    """
+    """One torch process for each device, else for each whole CPU, at least one: as Trainer does for ``auto``."""
     device = resources.detect_device(trainer.resources_per_node or {})
     return max(1, int(resources.parse_quantity(device[1]))) if device else 1
 
