@@ -33,16 +33,6 @@ from trainer_core.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerCo
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
 
-__all__ = [
-    "Option",
-    "Trainer",
-    "build_request",
-    "build_request_data",
-    "list_variants",
-    "parse_options",
-    "select_backend",
-]
-
 Trainer: TypeAlias = CustomTrainer | CustomTrainerContainer | BuiltinTrainer
 #: An option, or its plain data: see `parse_options`.
 Option: TypeAlias = Callable[[dict[str, Any], Any, Any], None] | Mapping[str, Any] | str

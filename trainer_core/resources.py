@@ -17,19 +17,6 @@ from trainer_core.errors import UnsupportedError
 from trainer_core.secrets import redact
 from trainer_core.text import shorten
 
-__all__ = [
-    "MAX_PROCESSES",
-    "check_process_count",
-    "check_resources",
-    "detect_device",
-    "get_tpu_num_nodes",
-    "normalize_resources",
-    "parse_memory",
-    "parse_quantity",
-    "quantity_text",
-    "resource_name",
-]
-
 #: Processes of all nodes. Each takes tens of megabytes before the training starts.
 MAX_PROCESSES = 1000
 

@@ -10,8 +10,6 @@ from trainer_core import validation
 from trainer_core.jobs import Category
 from trainer_core.secrets import redact
 
-__all__ = ["RestartRules"]
-
 #: What an exit code means for the budget.
 _CODE_RULES = ("never", "free", "count")
 #: What a person or a limit has ended is never started again.

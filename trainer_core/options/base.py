@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     AnyTrainer: TypeAlias = CustomTrainer | CustomTrainerContainer | BuiltinTrainer | None
 
-__all__ = ["BaseOption", "check_accepted", "get_backend_class", "section"]
-
 
 def section(data: dict[str, Any], name: str) -> dict[str, Any]:
     """Return one section of a job, created if it is absent."""

@@ -13,8 +13,6 @@ from trainer_core.request import KEPT_CHECKPOINTS
 if TYPE_CHECKING:
     from trainer_core.options.base import AnyTrainer
 
-__all__ = ["Checkpoints"]
-
 #: Words in the names of metrics that grow as a model gets better, and of those that do not whatever else they contain.
 _GROWING = re.compile(
     "acc|accuracy|ap|auc|auprc|auroc|bleu|correct|dice|f1|hits|iou|kappa|map|mcc|miou|mrr|ndcg|precision|psnr|r2|recall|"

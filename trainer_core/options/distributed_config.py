@@ -24,8 +24,6 @@ else:
     # Tools that evaluate the annotations at runtime find these names without the client.
     V1Affinity = V1EnvFromSource = V1EnvVar = V1Toleration = Any
 
-__all__ = ["DistributedConfig"]
-
 #: Fields that are lists of Kubernetes objects, with the class of their items.
 _LIST_FIELDS = {"env": "V1EnvVar", "env_from": "V1EnvFromSource", "tolerations": "V1Toleration"}
 #: Keys of a RunPolicy.

@@ -13,8 +13,6 @@ from trainer_core import validation
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.text import missing_extra
 
-__all__ = ["create_model", "create_models", "to_plain_data"]
-
 _CONTAINER = re.compile(r"(?P<kind>list|dict)[\[(](str, )?(?P<item>.*)[\])]")
 _SIMPLE: dict[str, type[Any]] = {"str": str, "int": int, "bool": bool}
 

@@ -12,8 +12,6 @@ from trainer_core.secrets import redact
 if TYPE_CHECKING:
     from trainer_core.options.base import AnyTrainer
 
-__all__ = ["MoreMemory"]
-
 _MAX_FACTOR = 16
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
     from trainer_core.options.base import AnyTrainer
 
-__all__ = ["OnBackend", "check_backend_name", "log_skipped"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -17,8 +17,6 @@ from trainer_core.options.base import BaseOption, section
 if TYPE_CHECKING:
     from trainer_core.options.base import AnyTrainer
 
-__all__ = ["PyTorchJobSpec"]
-
 
 @dataclass
 class PyTorchJobSpec(BaseOption):

@@ -14,8 +14,6 @@ from trainer_core.restart_rules import RestartRules
 if TYPE_CHECKING:
     from trainer_core.options.base import AnyTrainer
 
-__all__ = ["RestartPolicy"]
-
 
 @dataclass
 class RestartPolicy(BaseOption):

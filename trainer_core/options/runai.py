@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from trainer_core.backend_fields.runai_workload import TrainingWorkloadSpec
     from trainer_core.options.base import AnyTrainer
 
-__all__ = ["RunaiMasterSpec", "RunaiSpec"]
-
 #: Fields that another option or call sets.
 _SET_ELSEWHERE = {
     "active": "use the option Suspend",

@@ -11,8 +11,6 @@ from trainer_core.options.patches import TrainingRuntimeSpecPatch, check_patch, 
 if TYPE_CHECKING:
     from trainer_core.options.base import AnyTrainer
 
-__all__ = ["RuntimePatch"]
-
 
 @dataclass
 class RuntimePatch(BaseOption):

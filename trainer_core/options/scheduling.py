@@ -14,8 +14,6 @@ from trainer_core.request import CONTROLLERS
 if TYPE_CHECKING:
     from trainer_core.options.base import AnyTrainer
 
-__all__ = ["KUEUE_QUEUE", "VOLCANO_QUEUE", "GangScheduling", "ManagedBy", "PriorityClass", "QueueName", "StartWithin"]
-
 #: Label of Kueue, annotation of Volcano.
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"

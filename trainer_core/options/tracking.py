@@ -11,8 +11,6 @@ from trainer_core.options.base import BaseOption, section
 if TYPE_CHECKING:
     from trainer_core.options.base import AnyTrainer
 
-__all__ = ["Tracking"]
-
 _KINDS = ("mlflow", "wandb", "comet")
 
 

@@ -13,8 +13,6 @@ from trainer_core.secrets import redact
 if TYPE_CHECKING:
     from trainer_core.options.base import AnyTrainer
 
-__all__ = ["Workspace"]
-
 
 @dataclass
 class Workspace(BaseOption):

@@ -29,8 +29,6 @@ from trainer_core.runtime_admin.diagnostics import ERROR, Diagnostic
 from trainer_core.runtime_admin.diff import Change
 from trainer_core.runtime_admin.ml_policies import MlPolicyFields
 
-__all__ = ["ApplyResult", "RuntimeAdmin", "RuntimeSummary", "summarize_runtime"]
-
 _log = logging.getLogger(__name__)
 
 Raw = Mapping[str, Any]
