@@ -132,12 +132,7 @@ class Owner(_Part):
 
 
 class RuntimeRef(_Part):
-    """The runtime of a TrainJob (``spec.runtimeRef``).
-
-    Attributes:
-        name: Name of the runtime.
-        kind: Kind of the runtime. None (the default) for the first kind that has a runtime of this name.
-    """
+    """The runtime of a TrainJob (``spec.runtimeRef``). Without a kind, the first kind that has this name."""
 
     name: str = Field(min_length=1, max_length=253)
     kind: Literal["ClusterTrainingRuntime", "TrainingRuntime"] | None = None
@@ -205,16 +200,14 @@ class TrainerRequest(_Part):
 
     Attributes:
         kind: ``custom`` (a function), ``container`` (an image) or ``builtin`` (a recipe of the runtime).
-        code: The function of a custom trainer.
-        packages: Requirements that pip installs before the function runs.
         pip_index_urls: Package indexes: the first is ``--index-url``, the others ``--extra-index-url``.
-        image: Container image (``spec.trainer.image``). None for the runtime's image.
-        command: Replaces the image's entry point (``spec.trainer.command``).
-        args: Replaces the image's arguments (``spec.trainer.args``).
-        num_nodes: Number of nodes (``spec.trainer.numNodes``). None for the runtime's number.
-        num_proc_per_node: Processes per node (``spec.trainer.numProcPerNode``). None to derive it from the resources.
+        image: Container image. None for the runtime's image.
+        command: Replaces the image's entry point.
+        args: Replaces the image's arguments.
+        num_nodes: Number of nodes. None for the runtime's number.
+        num_proc_per_node: Processes per node. None to derive it from the resources.
         resources_per_node: Kubernetes quantities by resource name (``spec.trainer.resourcesPerNode``).
-        env: Environment variables (``spec.trainer.env``): strings, or references to secrets.
+        env: Environment variables: strings, or references to secrets.
         config: Fields of the recipe of a builtin trainer.
         result_uri: Absolute path or ``file://`` URI to which the result is written as JSON, of any size.
         code_uri: Where the files of the function's project go if they are too large for the arguments of the job. None
@@ -271,9 +264,6 @@ class InitializerSource(_Part):
     """A dataset or a model to fetch before training (``spec.initializer.dataset``, ``spec.initializer.model``).
 
     Attributes:
-        storage_uri: URI of the source (``storageUri``).
-        ignore_patterns: Glob patterns of files to skip.
-        link: Whether to link instead of copy files on the same machine (``file://``).
         env: Further settings by the environment variables of Trainer's initializers (``env``).
         secrets: References to secrets by environment variable.
     """
@@ -593,7 +583,7 @@ class TrainJobRequest(_Part):
 
     def to_json(self) -> str:
         """Return the request as canonical JSON: one line, keys sorted."""
-        return json.dumps(self.to_dict(), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        return _to_canonical_json(self.to_dict())
 
     def to_record_json(self) -> str:
         """Return the request as `to_json` does, without the files of the project, which would not fit an annotation.
@@ -603,11 +593,11 @@ class TrainJobRequest(_Part):
         data = self.to_dict()
         project = ((data.get("trainer") or {}).get("code") or {}).get("project") or {}
         project.pop("archive", None)
-        return json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        return _to_canonical_json(data)
 
     def fingerprint(self) -> str:
         """Return a hash of the work, which are all fields except those that `get_work` leaves out."""
-        return hashlib.sha256(_canonical(self.get_work())).hexdigest()
+        return hashlib.sha256(_to_canonical_json(self.get_work()).encode()).hexdigest()
 
     def list_differences(self, other: TrainJobRequest) -> list[str]:
         """Return the fields, by dotted path, in which the work of two requests differs."""
@@ -660,7 +650,7 @@ class TrainJobRequest(_Part):
 
     def list_kubernetes_fields(self) -> list[str]:
         """Return the fields, by dotted path, that only a backend on Kubernetes supports."""
-        asked = (
+        names = [
             "managed_by",
             "delete_after_seconds",
             "start_within",
@@ -668,8 +658,8 @@ class TrainJobRequest(_Part):
             "distributed",
             "pytorch_job",
             "runai",
-        )
-        return [name for name in asked if getattr(self, name) is not None]
+        ]
+        return [name for name in names if getattr(self, name) is not None]
 
     def with_name(self, name: str) -> TrainJobRequest:
         """Return a copy of this request with a name.
@@ -760,14 +750,9 @@ class TrainJobRequest(_Part):
 
     def get_work(self) -> dict[str, Any]:
         """Return the fields that are compared when a TrainJob of the same name or owner exists, as plain data."""
-        ignored = {"name", "owner", "tracking", "search", "partition", "traceparent"}
-        ignored |= {
-            "attempt_memory",
-            "attempt_restarts",
-            "retry_of",
-            "reuse",
-            "reuse_key",
-            "defaults",
+        ignored = {
+            *("name", "owner", "tracking", "search", "partition", "traceparent", "retry_of", "reuse", "reuse_key"),
+            *("attempt_memory", "attempt_restarts", "defaults"),
             *(self.defaults or ()),
         }
         work = {key: value for key, value in self.to_dict().items() if key not in ignored}
@@ -794,8 +779,8 @@ def _remove_places_of_code(trainer: dict[str, Any]) -> None:
         project.pop(name, None)
 
 
-def _canonical(data: Any) -> bytes:
-    return json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+def _to_canonical_json(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def _to_text(value: Any) -> str:

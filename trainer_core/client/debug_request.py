@@ -125,7 +125,8 @@ def _list_machines(
         here = f"{nodes} nodes of one process" if nodes else "one process, rank 0, with WORLD_SIZE=1"
         advice = "" if nodes else f"; --on local --nodes {job.num_nodes * processes} starts all ranks"
         yield f"world size: {job.num_nodes} nodes, {processes} processes each; here {here}{advice}"
-    devices: Mapping[str, object] = {**(trainer.resources_per_node or {}), **_get_limits(original)}
+    limits = original.distributed.limits if original.distributed else {}
+    devices: Mapping[str, object] = {**(trainer.resources_per_node or {}), **limits}
     for name, amount in devices.items():
         if name not in _COMMON:
             yield f"{name}: {amount} on each node; here what this machine has"
@@ -143,10 +144,6 @@ def _list_machines(
     for name, value in pods.items():
         if value:
             yield f"{name}: what it changes in pods"
-
-
-def _get_limits(original: TrainJobRequest) -> Mapping[str, object]:
-    return original.distributed.limits if original.distributed else {}
 
 
 def _list_data(original: TrainJobRequest, fetchable: Collection[str], dataset: str | None) -> Iterator[str]:

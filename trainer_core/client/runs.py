@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The MLflow run of a TrainJob: its id, and its address in MLflow's UI."""
+    """The MLflow run of a TrainJob.
+
+    Attributes:
+        id: Id of the run.
+        url: Address of the run in MLflow's UI.
+    """
 
     id: str
     url: str

@@ -93,18 +93,12 @@ class _EventList:
 
 
 class LiveProgress:
-    """The last progress in the first node's log, which this process reads now.
-
-    Attributes:
-        progress: The last progress; None before the first.
-        tail: The last lines.
-        is_complete: The log was read to the end of the job.
-        ended: Set when the log is no longer read.
-    """
+    """The last progress and lines of the first node's log, which this process reads until `ended` is set."""
 
     def __init__(self) -> None:
         self.progress: Progress | None = None
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        #: Whether the log was read to the end of the job.
         self.is_complete = False
         self.ended = threading.Event()
         self.began = time.monotonic()
@@ -123,16 +117,12 @@ class LiveProgress:
 
 
 class JobReader:
-    """Reads jobs. Safe to use from several threads.
-
-    Attributes:
-        api: Client of the API server.
-        early_reads: Limits the reads of single jobs while the informer's first list of all is under way.
-        uncached_followers: Those whose job no watch reports, for example because RBAC denies it.
-    """
+    """Reads jobs. Safe to use from several threads."""
 
     def __init__(self, api: ApiClient, adapter: WorkloadAdapter, scheduling_grace: float) -> None:
+        #: Those whose job no watch reports, for example because RBAC denies it.
         self.uncached_followers: WeakSet[object] = WeakSet()
+        #: Limits the reads of single jobs while the informer's first list of all is under way.
         self.early_reads = threading.BoundedSemaphore(_MAX_EARLY_READS)
         self.api = api
         self._adapter = adapter

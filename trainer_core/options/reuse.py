@@ -45,11 +45,7 @@ class Reuse(BaseOption):
     within: float | str
 
     def __post_init__(self) -> None:
-        if not validation.is_placeholder(self.within):
-            try:
-                validation.parse_duration(self.within)
-            except ValueError as error:
-                raise ValueError(f"Reuse within: {error}") from None
+        validation.check_duration("Reuse within:", self.within)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         section(job_spec, "spec")["reuse"] = {"within": self.within}

@@ -131,11 +131,7 @@ class StartWithin(BaseOption):
     limit: float | str
 
     def __post_init__(self) -> None:
-        if not validation.is_placeholder(self.limit):
-            try:
-                validation.parse_duration(self.limit)
-            except ValueError as error:
-                raise ValueError(f"StartWithin limit {error}") from None
+        validation.check_duration("StartWithin limit", self.limit)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         section(job_spec, "spec")["startWithin"] = self.limit

@@ -48,13 +48,8 @@ class Stalled(BaseOption):
 
     def __post_init__(self) -> None:
         for name in ("after", "startup", "save"):
-            value = getattr(self, name)
-            if validation.is_placeholder(value) or (value is None and name != "after"):
-                continue
-            try:
-                validation.parse_duration(value)
-            except ValueError as error:
-                raise ValueError(f"Stalled {name}: {error}") from None
+            if name == "after" or getattr(self, name) is not None:
+                validation.check_duration(f"Stalled {name}:", getattr(self, name))
         if not isinstance(self.output, bool):
             raise ValueError(f"Stalled output must be True or False, got {redact(self.output)}")
 
