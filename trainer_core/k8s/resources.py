@@ -47,6 +47,7 @@ TRAINING_WORKLOADS = ApiResource("run.ai", "v2alpha1", "trainingworkloads", "Tra
 DISTRIBUTED_WORKLOADS = ApiResource("run.ai", "v2alpha1", "distributedworkloads", "DistributedWorkload")
 PODS = ApiResource("", "v1", "pods", "Pod")
 EVENTS = ApiResource("", "v1", "events", "Event")
+EVENTS_V1 = ApiResource("events.k8s.io", "v1", "events", "Event")
 SECRETS = ApiResource("", "v1", "secrets", "Secret")
 VOLUME_CLAIMS = ApiResource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 #: Access modes of claims that the pods of one node, or one pod, can mount.
