@@ -65,11 +65,7 @@ def parse_quantity(quantity: str | int | float) -> Fraction:
 
 
 def parse_memory(quantity: object) -> str:
-    """Return an amount of memory as text; an amount of whole bytes greater than 0.
-
-    Raises:
-        ValueError: Not such an amount.
-    """
+    """Return an amount of memory, of whole bytes greater than 0, as text."""
     text = normalize_resources({"memory": quantity})["memory"]  # type: ignore[dict-item]  # refuses other types
     if parse_quantity(text) < 1:
         raise ValueError(f"memory must be greater than 0, got {redact(quantity)}")
@@ -113,11 +109,7 @@ def check_resources(what: str, resources: object) -> None:
 
 
 def detect_device(resources: Mapping[str, str | int | float]) -> tuple[str, str] | None:
-    """Return the device of a node and its count.
-
-    Such as ``("gpu", "2")``, ``("mig-1g.5gb", "1")`` or ``("cpu", "4")``. Accelerators take precedence. None if the
-    resources contain neither an accelerator nor a CPU.
-    """
+    """Return device and count of a node, accelerators first: ``("gpu", "2")``, ``("cpu", "4")``; None without any."""
     amounts = normalize_resources(resources)
     for full, amount in amounts.items():
         if full in _DEVICES or full.startswith(_MIG_PREFIX):

@@ -21,13 +21,7 @@ _SCHEDULING = ("minAvailable", "minResources", "priorityClass", "queue", "schedu
 
 
 class PyTorchJob(BaseModel):
-    """The fields that `PyTorchJobSpec` sets. Dicts use Kubernetes' field names.
-
-    Attributes:
-        elastic_policy: ``spec.elasticPolicy``.
-        restart_policy: ``restartPolicy`` of the replicas; None for the backend's choice.
-        run_policy: ``backoffLimit``, ``cleanPodPolicy`` and ``schedulingPolicy`` of ``spec.runPolicy``.
-    """
+    """The fields that `PyTorchJobSpec` sets. Dicts use Kubernetes' field names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 

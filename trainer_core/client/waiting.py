@@ -73,11 +73,7 @@ def check_restarts(request: TrainJobRequest) -> None:
 
 
 def compute_restart_delay(outcome: Outcome) -> float | None:
-    """Return the seconds until a failed job is started again; None if it is not.
-
-    They count from its end, so that a second process waits no longer. The end of a job whose supervisor was killed is
-    unknown.
-    """
+    """Return the seconds until a failed job starts again, counted from its end if known; None if it does not."""
     following = outcome.restarts.following if outcome.restarts else None
     if following is None:
         return None

@@ -1,8 +1,4 @@
-"""Progress of a fetch: a bar on a terminal, lines in the log everywhere else.
-
-The lines have the format of `trainer_core.node.progress`, counted in MB, so that followers of a job read the progress
-of a fetch and of training in the same way.
-"""
+"""Progress of a fetch: a bar on a terminal, else lines in MB in the format of `trainer_core.node.progress`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Async requests to a Kubernetes API server: the pages of a list and the events of a watch.
-
-Errors are the same as those of the sync client. Requests go through aiohttp and objects stay dicts: the models of
-`kubernetes_asyncio` would cost every waiting process 50 MB and one second.
-"""
+"""Async list and watch by aiohttp: the models of `kubernetes_asyncio` would cost each process 50 MB and a second."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What pods without a Kubernetes node wait for, and for how long: scheduler, queues and autoscalers. Pure.
-
-The messages are those of kube-scheduler, cluster-autoscaler, Karpenter and Kueue. They are not part of any API, so an
-unknown one counts as no answer.
-"""
+"""What pods without a node wait for: messages of kube-scheduler, autoscalers and Kueue, which no API promises. Pure."""
 
 from __future__ import annotations
 

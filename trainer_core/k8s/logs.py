@@ -1,8 +1,4 @@
-"""Logs of one step of a job, without lost or repeated lines across restarts, replaced pods and broken connections.
-
-Not available from the cluster: the log of a deleted pod, the log of a container before its second-to-last restart, and
-what the kubelet has rotated away (it serves the newest file of a log, 10 MiB by default).
-"""
+"""Logs of one step, without lost or repeated lines, as far as the cluster has them: not those of deleted pods."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""PodState: the parsed state of a pod and its containers, and the step of the job that it runs.
-
-The informer caches one per pod of a watched job, so it holds no raw object and its strings are interned. Pure functions
-without I/O.
-"""
+"""PodState: the parsed state of a pod and its step, small enough that the informer caches one per pod. Pure."""
 
 from __future__ import annotations
 

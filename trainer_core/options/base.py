@@ -26,16 +26,7 @@ def get_backend_class(backend: Any) -> type[Any]:
 
 
 def check_accepted(names: Sequence[str], home: str, backend: type[Backend] | Backend) -> None:
-    """Check that a backend accepts an option.
-
-    Args:
-        names: Name of the option's class, and those of its base classes: a subclass is accepted where its base is.
-        home: A backend that accepts the option, for the message.
-        backend: The backend, or its class.
-
-    Raises:
-        ValueError: The backend does not accept the option.
-    """
+    """Check that a backend accepts an option by its name or that of a base class; `home` is one that does."""
     kind = get_backend_class(backend)
     accepted: frozenset[str] = getattr(kind, "accepts", frozenset())
     if accepted.isdisjoint(names):

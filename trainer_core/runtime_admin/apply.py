@@ -252,20 +252,7 @@ def _has_ended(job: Raw) -> bool:
 
 @dataclass(frozen=True)
 class RuntimeSummary:
-    """Summary of a runtime in a list.
-
-    Attributes:
-        name: Name of the runtime.
-        namespace: Namespace of a TrainingRuntime; None for a ClusterTrainingRuntime.
-        framework: Value of the framework label.
-        policy: ML policy, which sets the environment of distributed training; None for independent nodes.
-        num_nodes: Nodes of a TrainJob that sets none.
-        image: Image of the training nodes.
-        device: Device type of a node.
-        device_count: Devices per node.
-        initializers: Its initializers: ``dataset``, ``model``.
-        deprecated: Whether it is marked as deprecated.
-    """
+    """Summary of a runtime in a list: nodes, image and device are those of a TrainJob that sets none."""
 
     name: str
     namespace: str | None

@@ -38,13 +38,7 @@ _SCHEDULING = f"{_POLICY}.schedulingPolicy"
 
 @dataclass(frozen=True)
 class Note:
-    """A difference between the PyTorchJob and the TrainJob.
-
-    Attributes:
-        path: Path of the field in the PyTorchJob.
-        message: What is different, and what to do.
-        lost: Whether the field has no equivalent; otherwise it works in another way.
-    """
+    """A difference between the PyTorchJob and the TrainJob; a field that is not lost works in another way."""
 
     path: str
     message: str
@@ -56,13 +50,7 @@ class Note:
 
 @dataclass
 class Migration:
-    """The result of a migration.
-
-    Attributes:
-        trainjob: The TrainJob.
-        runtime: The TrainingRuntime that it requires; None if Trainer's ``torch-distributed`` is sufficient.
-        notes: Differences to the PyTorchJob.
-    """
+    """The result of a migration; no runtime if Trainer's ``torch-distributed`` is sufficient."""
 
     trainjob: Raw = field(default_factory=dict)
     runtime: Raw | None = None

@@ -1,8 +1,4 @@
-"""Copies a ``file://`` source into the data cache of this machine, in a thread.
-
-No container does the copying: a container engine may be able to read files that the user may not, and the copy would
-need an image.
-"""
+"""Copies a ``file://`` source into the data cache in a thread: a container would need an image and could read more."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Renders the plan of a container job from its request and runtime. Pure.
-
-The plan is complete except for values that are known only when a container is created: the volume between initializers
-and nodes has the job's uid in its name, and the path of a copied folder is known after the copy.
-"""
+"""Renders the plan of a container job; names with the uid and paths of copies follow at its creation. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Virtual environments for ``packages_to_install``, built once for each list of packages and shared by jobs.
-
-An environment adds the packages to those of the interpreter that runs the backend. A marker file is written last; an
-environment without it is incomplete and is built again.
-"""
+"""Virtual environments for ``packages_to_install``, shared by jobs. A marker, written last, tells a complete one."""
 
 from __future__ import annotations
 

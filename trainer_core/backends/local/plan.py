@@ -1,8 +1,4 @@
-"""Renders the plan of a local job from its request and runtime: processes, arguments and environment. Pure.
-
-The supervisor executes the plan as it is. Only the rendezvous port is chosen later, because it must be free at that
-moment.
-"""
+"""Renders the plan of a local job, complete but for the rendezvous port, which must be free at that moment. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Finds, measures and kills the processes of a job.
-
-They are found by an environment variable that each of them inherits: a child that left the session of its parent, or
-lost its parent, still has it.
-"""
+"""Finds, measures and kills the processes of a job, by an environment variable that all children inherit."""
 
 from __future__ import annotations
 
