@@ -25,7 +25,7 @@ def create_progress(role: str) -> FetchProgress:
     return LogProgress(role)
 
 
-class LogProgress:
+class LogProgress(FetchProgress):
     """Prints one line at the beginning, one every `INTERVAL` seconds while the numbers change, and one at the end."""
 
     def __init__(self, role: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -79,7 +79,7 @@ def _to_megabytes(size: int) -> float:
     return math.ceil(size / 1e3) / 1e3
 
 
-class _BarProgress:
+class _BarProgress(FetchProgress):
     """Progress bar on the terminal."""
 
     def __init__(self, role: str) -> None:

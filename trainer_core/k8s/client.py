@@ -133,12 +133,11 @@ class ApiClient:
         change: Mapping[str, Any],
         *,
         namespace: str | None = None,
-        subresource: str | None = None,
         dry_run: bool = False,
     ) -> dict[str, Any]:
         """Apply a JSON merge patch to an object and return it."""
         namespace, suffix = self._get_namespace(resource, namespace)
-        path, query = resource.build_path(namespace, name, subresource), _build_write_query(dry_run)
+        path, query = resource.build_path(namespace, name), _build_write_query(dry_run)
         task = f"patch {resource.kind} {name!r}{suffix}"
         return self._send(_Request("PATCH", path, task, resource, query, change, content_type=_MERGE_PATCH))
 

@@ -52,7 +52,7 @@ from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outc
 from trainer_core.node.termination import parse_record
 from trainer_core.request import TrainJobRequest
 from trainer_core.resource_use import summarize_resource_use
-from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
+from trainer_core.runtimes import Runtime, RuntimeKind, build_unknown_runtime
 
 _UNSUPPORTED_RUNTIME = "TrainingRuntimeNotSupported"
 #: Event of the Trainer controller that is obsolete once the JobSet exists.
@@ -195,7 +195,7 @@ def build_train_job(
     events: Sequence[EventRecord] = (),
 ) -> TrainJob:
     observation = build_observation(job, pods, events, ref=build_ref(job))
-    runtime = runtime or _build_unknown_runtime(job)
+    runtime = runtime or _get_unknown_runtime(job)
     return TrainJob(
         name=job.name,
         runtime=runtime,
@@ -217,7 +217,7 @@ def build_train_job(
 def build_steps(job: JobState, pods: Sequence[PodState] = (), runtime: Runtime | None = None) -> list[Step]:
     """Build every step of a job, including steps without a pod: initializers first, then nodes by index."""
     status, pods_by_step = get_status(job, pods), group_pods_by_step(pods)
-    runtime = runtime or _build_unknown_runtime(job)
+    runtime = runtime or _get_unknown_runtime(job)
     count = runtime.trainer.num_nodes if job.num_nodes is None else job.num_nodes
     names = {each.name for each in job.replicated_jobs} | set(job.initializers) | pods_by_step.keys()
     expected = [name for name in _INITIALIZERS if name in names] + [f"{NODE}-{index}" for index in range(count)]
@@ -461,9 +461,7 @@ def _format_time(time: datetime | None) -> str | None:
     return time.isoformat(timespec="milliseconds") if time else None
 
 
-def _build_unknown_runtime(job: JobState) -> Runtime:
-    """Build a placeholder for a runtime that was deleted or may not be read."""
-    trainer = RuntimeTrainer(trainer_type=TrainerType.CUSTOM_TRAINER, framework="unknown", image="unknown")
+def _get_unknown_runtime(job: JobState) -> Runtime:
     namespaced = job.runtime_kind == RuntimeKind.TRAINING_RUNTIME.value
     kind = RuntimeKind.TRAINING_RUNTIME if namespaced else RuntimeKind.CLUSTER_TRAINING_RUNTIME
-    return Runtime(name=job.runtime_name or "unknown", trainer=trainer, kind=kind)
+    return build_unknown_runtime(job.runtime_name, kind)
