@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from trainer_core.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer
+
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
-    from trainer_core.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer
 
-    AnyTrainer: TypeAlias = CustomTrainer | CustomTrainerContainer | BuiltinTrainer | None
+AnyTrainer: TypeAlias = CustomTrainer | CustomTrainerContainer | BuiltinTrainer | None
 
 
 def section(data: dict[str, Any], name: str) -> dict[str, Any]:

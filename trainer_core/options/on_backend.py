@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from trainer_core import resources, validation
 from trainer_core.config import CONFIGS
-from trainer_core.options.base import BaseOption, get_backend_class, section
+from trainer_core.options.base import AnyTrainer, BaseOption, get_backend_class, section
 from trainer_core.runtimes import Runtime
 from trainer_core.secrets import redact
 from trainer_core.trainers import CustomTrainer
 
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
-    from trainer_core.options.base import AnyTrainer
 
 _log = logging.getLogger(__name__)
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from trainer_core import validation
-from trainer_core.options.base import BaseOption, section
+from trainer_core.options.base import AnyTrainer, BaseOption, section
 from trainer_core.options.patches import JobSetTemplatePatch, TrainingRuntimeSpecPatch
 from trainer_core.options.runtime import RuntimePatch
 from trainer_core.request import CONTROLLERS
-
-if TYPE_CHECKING:
-    from trainer_core.options.base import AnyTrainer
 
 #: Label of Kueue, annotation of Volcano.
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
