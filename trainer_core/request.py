@@ -496,6 +496,8 @@ class TrainJobRequest(_Part):
         attempt_restarts: The restarts before this attempt. None without one. Not part of the fingerprint. Set when the
             TrainJob is created.
         retry_of: The failed attempt that a person retries, with a new budget of restarts. Not part of the fingerprint.
+        secret_names: With a `RestartPolicy`: the names of `literal_secrets`, without which another process cannot
+            start the next attempt. Not part of the fingerprint. Set when the TrainJob is created.
         stalled: Settings of a `Stalled` option.
         reuse: Settings of a `Reuse` option. Not part of the fingerprint.
         reuse_key: Hash of all that decides what it trains, by which a later TrainJob finds it. None if a part is
@@ -532,6 +534,7 @@ class TrainJobRequest(_Part):
     restart_policy: Annotated[RestartRules, BeforeValidator(RestartRules.parse)] | None = None
     attempt_restarts: Restarts | None = None
     retry_of: str | None = None
+    secret_names: tuple[str, ...] | None = None
     stalled: Stalled | None = None
     reuse: Reuse | None = None
     reuse_key: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
@@ -752,7 +755,7 @@ class TrainJobRequest(_Part):
         """Return the fields that are compared when a TrainJob of the same name or owner exists, as plain data."""
         ignored = {
             *("name", "owner", "tracking", "search", "partition", "traceparent", "retry_of", "reuse", "reuse_key"),
-            *("attempt_memory", "attempt_restarts", "defaults"),
+            *("attempt_memory", "attempt_restarts", "secret_names", "defaults"),
             *(self.defaults or ()),
         }
         work = {key: value for key, value in self.to_dict().items() if key not in ignored}
