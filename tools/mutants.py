@@ -72,7 +72,7 @@ MODULES = {
     "trainer_core/backends/local/job_store.py": "local/test_job_store.py local/test_damaged_files.py "
     "local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py local/test_full_disk.py",
     "trainer_core/backends/local/runner.py": "local/test_local_logs.py local/test_supervisor.py "
-    "local/test_suspend_resume.py local/test_local_fetching.py local/test_local_checkpoints.py",
+    "local/test_suspend_resume.py local/test_local_fetching.py",
     "trainer_core/backends/container/outcome.py": "containers/test_container_observation.py "
     "containers/test_container_reconcile.py",
     "trainer_core/k8s/failure_facts.py": "kubernetes/test_k8s_failure_facts.py "
@@ -89,7 +89,7 @@ MODULES = {
     "trainer_core/k8s/reflector.py": "kubernetes/test_k8s_reflector.py kubernetes/test_k8s_cache.py "
     "kubernetes/test_k8s_informer.py",
     "trainer_core/k8s/informer.py": "kubernetes/test_k8s_informer.py",
-    "trainer_core/k8s/watched_jobs.py": "kubernetes/test_k8s_informer.py kubernetes/test_k8s_server_faults.py",
+    "trainer_core/k8s/watched_jobs.py": "kubernetes/test_k8s_informer.py kubernetes/test_k8s_cache.py",
     "trainer_core/node/checkpoint_folder.py": "unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_ranks.py": "unit/test_checkpoint_ranks.py unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_retention.py": "unit/test_checkpoints.py",
