@@ -44,7 +44,7 @@ SEED, EACH = "1", 8
 #: Modules that decide, and their tests, the quickest and most specific first.
 MODULES = {
     "trainer_core/lifecycle/adoption.py": "unit/test_adoption.py",
-    "trainer_core/lifecycle/wait_state.py": "unit/test_wait_state.py",
+    "trainer_core/lifecycle/wait_state.py": "unit/test_wait_state.py cli/test_cli_output.py",
     "trainer_core/lifecycle/diagnosis.py": "unit/test_diagnosis.py",
     "trainer_core/lifecycle/restart_policy.py": "unit/test_restart_policy.py",
     "trainer_core/lifecycle/attempt_memory.py": "unit/test_attempt_memory.py",
@@ -64,7 +64,7 @@ MODULES = {
     "trainer_core/search/space.py": "search/test_space_and_definition.py",
     "trainer_core/lifecycle/search.py": "unit/test_search_decisions.py search/test_driver.py",
     "trainer_core/lifecycle/early_stop.py": "unit/test_early_stop.py",
-    "trainer_core/search/driver.py": "search/test_driver.py tracking/test_search_runs.py",
+    "trainer_core/search/driver.py": "search/test_driver.py search/test_snapshot.py",
     "trainer_core/logs.py": "unit/test_logs.py unit/test_progress.py",
     "trainer_core/backends/polling_follower.py": "unit/test_polling_follower.py",
     "trainer_core/backends/local/observations.py": "local/test_job_observation.py local/test_damaged_files.py "
