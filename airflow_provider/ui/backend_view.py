@@ -27,10 +27,10 @@ from trainer_core.logs import LogChunk, LogLine, parse_progress
 from trainer_core.resource_use import parse_resource_report, strip_resource_report
 
 if TYPE_CHECKING:
-    from trainer_core.restart_rules import RestartRules
     from airflow_provider.ui.xcom_queries import SubmittedJob
     from trainer_core.lifecycle.adoption import ExistingJob
     from trainer_core.request import TrainJobRequest
+    from trainer_core.restart_rules import RestartRules
     from trainer_core.search.snapshot import SearchSnapshot
 
 #: Largest number of log lines in a response; of a longer log, the last lines.
