@@ -93,6 +93,7 @@ def test_no_command_is_suggested_for_what_a_debugger_does_not_show(found, backen
         (crash(-11), crash(134), False),
         (replace(crash(1), reason="a training process crashed with SIGSEGV (a memory fault)"), crash(-11), True),
         (crash(3), crash(4), False),
+        (crash(-1), replace(crash(1), exit_code=None), False),
     ],
 )
 def test_failures_are_the_same_by_type_and_line_of_the_users_code(first, second, same):

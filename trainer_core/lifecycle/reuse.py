@@ -95,6 +95,7 @@ def build_key(request: TrainJobRequest, versions: Mapping[str, Any], data: Mappi
     trainer.get("code", {}).pop("text", None)  # Its digest stands for it.
     for source in work.get("initializer", {}).values():
         source.pop("secrets", None)
+        source.pop("storage_uri", None)  # Its digest stands for it.
     parts = {"work": work, "partition": request.partition, "versions": versions, "data": data}
     text = json.dumps(parts, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_KEY_LENGTH]
