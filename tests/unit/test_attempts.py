@@ -126,3 +126,26 @@ def test_a_policy_starts_a_job_again_until_its_budget_is_used_up_and_a_person_gi
     third = client.retry(first)
     assert (third.name, client.get_job_request(third).attempt_restarts) == (f"{first.name}-2", None)
     assert fail(client, third).diagnosis.retryable
+
+
+def test_a_process_without_the_tokens_of_a_training_does_not_start_it_again(client, caplog):
+    tokens = {"model.ACCESS_TOKEN": "hf_1", "trainer.MLFLOW_TRACKING_TOKEN": "of the configuration"}
+    request = ask(None, owner=OWNER.model_dump(), restart_policy={"delay": 0}, literal_secrets=tokens)
+    first = client.submit(request)
+    outcome = fail(client, first)
+    assert client.start_again(outcome) is None
+    assert "only what has submitted it can start it again: its model.ACCESS_TOKEN is not stored" in caplog.text
+    assert "hf_1" not in caplog.text
+    with pytest.raises(InvalidRequestError, match="only what has submitted it"):
+        client.retry(first)
+    second = client.submit(request)
+    assert (second.name, client.get_job_request(second).attempt_restarts.counted) == (f"{first.name}-1", 1)
+
+
+@pytest.mark.parametrize(("call", "owner"), [("get_request", None), ("get_request", OWNER), ("find_jobs", OWNER)])
+def test_a_job_that_is_deleted_while_it_is_started_again_stays_deleted(client, call, owner):
+    ref = client.submit(ask(None if owner else "nightly", owner=owner, restart_policy={"delay": 0}))
+    outcome = fail(client, ref)
+    client.backend.on_call = lambda name: client.backend.jobs.pop(ref.name, None) if name == call else None
+    assert client.start_again(outcome) is None
+    assert client.backend.jobs == {}

@@ -159,6 +159,7 @@ NOT_NEEDED = {
     *("version", "owner", "metadata", "active_deadline_seconds", "start_within", "suspend", "managed_by", "workspace"),
     *("delete_after_seconds", "more_memory", "attempt_memory", "stalled", "search", "literal_secrets"),
     *("restart_policy", "attempt_restarts", "retry_of", "traceparent", "reuse", "reuse_key", "defaults"),
+    "secret_names",
 }
 NAMED_OF_TRAINER = {
     "image": ("custom:1", "image custom:1: Python packages, environment and system libraries of its image"),

@@ -211,7 +211,7 @@ def test_a_second_process_waits_no_longer_than_the_first():
 
 def test_restarts_are_shown_with_their_last_cause():
     causes = (RestartCause("Preempted", counted=False), RestartCause("NodeLost"))
-    assert describe(rules(), Restarts()) is None
+    assert describe(rules(), Restarts()) == "0 of 3"
     assert describe(rules(), Restarts(1, 1, causes[1:])) == "1 of 3 (NodeLost)"
     assert describe(rules(), Restarts(1, 0, causes[:1])) == "0 of 3 (Preempted; 1 was free)"
     assert describe(rules(), Restarts(4, 2, causes)) == "2 of 3 (NodeLost; 2 more were free)"

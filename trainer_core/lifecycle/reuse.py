@@ -23,7 +23,7 @@ from trainer_core.request import TrainJobRequest
 ORGANIZING_FIELDS = frozenset(
     {
         *("name", "owner", "metadata", "tracking", "search", "traceparent", "reuse", "reuse_key", "defaults"),
-        *("active_deadline_seconds", "start_within", "suspend", "managed_by", "delete_after_seconds"),
+        *("active_deadline_seconds", "start_within", "suspend", "managed_by", "delete_after_seconds", "secret_names"),
         *("more_memory", "attempt_memory", "restart_policy", "attempt_restarts", "retry_of", "stalled", "checkpoints"),
     }
 )
