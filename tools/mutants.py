@@ -44,7 +44,7 @@ SEED, EACH = "1", 8
 #: Modules that decide, and their tests, the quickest and most specific first.
 MODULES = {
     "trainer_core/lifecycle/adoption.py": "unit/test_adoption.py",
-    "trainer_core/lifecycle/wait_state.py": "unit/test_wait_state.py",
+    "trainer_core/lifecycle/wait_state.py": "unit/test_wait_state.py cli/test_cli_output.py",
     "trainer_core/lifecycle/diagnosis.py": "unit/test_diagnosis.py",
     "trainer_core/lifecycle/restart_policy.py": "unit/test_restart_policy.py",
     "trainer_core/lifecycle/attempt_memory.py": "unit/test_attempt_memory.py",
@@ -64,7 +64,7 @@ MODULES = {
     "trainer_core/search/space.py": "search/test_space_and_definition.py",
     "trainer_core/lifecycle/search.py": "unit/test_search_decisions.py search/test_driver.py",
     "trainer_core/lifecycle/early_stop.py": "unit/test_early_stop.py",
-    "trainer_core/search/driver.py": "search/test_driver.py tracking/test_search_runs.py",
+    "trainer_core/search/driver.py": "search/test_driver.py search/test_snapshot.py",
     "trainer_core/logs.py": "unit/test_logs.py unit/test_progress.py",
     "trainer_core/backends/polling_follower.py": "unit/test_polling_follower.py",
     "trainer_core/backends/local/observations.py": "local/test_job_observation.py local/test_damaged_files.py "
@@ -72,7 +72,7 @@ MODULES = {
     "trainer_core/backends/local/job_store.py": "local/test_job_store.py local/test_damaged_files.py "
     "local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py local/test_full_disk.py",
     "trainer_core/backends/local/runner.py": "local/test_local_logs.py local/test_supervisor.py "
-    "local/test_suspend_resume.py local/test_local_fetching.py local/test_local_checkpoints.py",
+    "local/test_suspend_resume.py local/test_local_fetching.py",
     "trainer_core/backends/container/outcome.py": "containers/test_container_observation.py "
     "containers/test_container_reconcile.py",
     "trainer_core/k8s/failure_facts.py": "kubernetes/test_k8s_failure_facts.py "
@@ -89,7 +89,7 @@ MODULES = {
     "trainer_core/k8s/reflector.py": "kubernetes/test_k8s_reflector.py kubernetes/test_k8s_cache.py "
     "kubernetes/test_k8s_informer.py",
     "trainer_core/k8s/informer.py": "kubernetes/test_k8s_informer.py",
-    "trainer_core/k8s/watched_jobs.py": "kubernetes/test_k8s_informer.py kubernetes/test_k8s_server_faults.py",
+    "trainer_core/k8s/watched_jobs.py": "kubernetes/test_k8s_informer.py kubernetes/test_k8s_cache.py",
     "trainer_core/node/checkpoint_folder.py": "unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_ranks.py": "unit/test_checkpoint_ranks.py unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_retention.py": "unit/test_checkpoints.py",
