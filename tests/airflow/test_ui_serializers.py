@@ -11,6 +11,7 @@ from airflow.sdk._shared.secrets_masker import redact
 from airflow_provider.ui import serializers
 from airflow_provider.ui.xcom_queries import SubmittedJob, TaskKey
 from trainer_core import TrainJobRef
+from trainer_core.jobs import Progress
 
 
 def shown(manifest):
@@ -102,3 +103,9 @@ def test_a_label_has_at_most_three_arguments_and_the_beginning_of_long_values():
     assert serializers.build_labels(*zip(*rows, strict=True))[0] == "train [1] " + " ".join(
         f"p{number}={'1' * 20}" for number in range(3)
     )
+
+
+def test_progress_has_for_how_long_a_training_is_silent():
+    silent = serializers._serialize_progress(Progress(None, None, {}, silent="22 of 30 min"))
+    assert silent == {"silent": "22 of 30 min"}
+    assert serializers._serialize_progress(Progress(3, None, {})) == {"step": 3}
