@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import re
 import urllib.parse
 
 import pytest
@@ -132,15 +131,17 @@ def test_the_page_of_a_deleted_job_says_who_deleted_it_and_how_far_it_came(open_
     expect(page.locator("#progress")).to_have_text("Stopped at step 5 of 10")
 
 
-def test_the_page_of_a_job_says_for_how_long_it_is_silent_while_it_runs(open_page):
-    silent = {"silent": "22 of 30 min"}
-    for status, progress, text in (
-        ("Running", {"step": 3, "total": 10, "percentage": 30, **silent}, "30 % · silent for 22 of 30 min"),
-        ("Running", silent, "silent for 22 of 30 min"),
-        ("Failed", {"step": 3, "total": 10, **silent}, "Stopped at step 3 of 10"),
-    ):
-        page = open_page(job(status=status, progress=progress), path=JOB_PATH)
-        expect(page.locator("#progress .numbers")).to_have_text(re.compile(f"{text}$"))
+@pytest.mark.parametrize(
+    ("status", "steps", "text"),
+    [
+        ("Running", {"step": 3, "total": 10, "percentage": 30}, "Step 3 of 1030 % · silent for 22 of 30 min"),
+        ("Running", {}, "silent for 22 of 30 min"),
+        ("Failed", {"step": 3, "total": 10}, "Stopped at step 3 of 10"),
+    ],
+)
+def test_the_page_of_a_job_says_for_how_long_it_is_silent_while_it_runs(open_page, status, steps, text):
+    page = open_page(job(status=status, progress={**steps, "silent": "22 of 30 min"}), path=JOB_PATH)
+    expect(page.locator("#progress .numbers")).to_have_text(text)
 
 
 def test_the_processes_of_a_cancelled_job_are_not_shown_as_failed(open_page):
