@@ -94,8 +94,8 @@ MODULES = {
     "trainer_core/node/checkpoint_folder.py": "unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_ranks.py": "unit/test_checkpoint_ranks.py unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_retention.py": "unit/test_checkpoints.py",
-    "trainer_core/node/checkpoint_saves.py": "unit/test_checkpoints.py fetch/test_s3_checkpoints.py",
-    "trainer_core/node/checkpoints.py": "unit/test_checkpoints.py fetch/test_s3_checkpoints.py",
+    "trainer_core/node/checkpoint_saves.py": "unit/test_checkpoints.py",
+    "trainer_core/node/checkpoints.py": "unit/test_checkpoints.py",
     "trainer_core/node/locks.py": "unit/test_locks.py",
     "trainer_core/node/termination.py": "unit/test_termination.py unit/test_bootstrap.py",
     "trainer_core/packaging/project.py": "unit/test_project_files.py unit/test_project_functions.py "
