@@ -25,6 +25,8 @@ from airflow_provider.ui import app, backend_view
 from trainer_core import CustomTrainer, CustomTrainerContainer
 from trainer_core.request import Owner, SearchEntry, TrainJobRequest
 
+pytestmark = pytest.mark.slow  # 40 s of processor: many tests train a job through a DAG
+
 _PAGES = [
     "/",
     "/job",
