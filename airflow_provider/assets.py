@@ -106,11 +106,7 @@ class ModelAsset(Model):
 
 
 def check_outlets(task_id: str, outlets: Iterable[Any], *, waits: bool) -> None:
-    """Check that a task that does not wait for its job has no `ModelAsset`: the model would not exist yet.
-
-    Raises:
-        ValueError: The task does not wait and has a `ModelAsset` among its outlets.
-    """
+    """Check that a task that does not wait for its job has no `ModelAsset`: the model would not exist yet."""
     model = next((outlet for outlet in outlets if isinstance(outlet, ModelAsset)), None)
     if model is not None and not waits:
         raise ValueError(
@@ -128,11 +124,7 @@ def get_run_partition() -> str | None:
 
 
 def choose_partition(given: str | None, key: str | None) -> str | None:
-    """Return the partition of a task: the rendered argument, or the key of the DAG run.
-
-    Raises:
-        ValueError: The argument is a template for a key that the run does not have.
-    """
+    """Return the partition of a task: the rendered argument, or the key of the DAG run."""
     if given == str(None) and key is None:
         raise ValueError(
             "partition is the template of a partition key, and this DAG run has none; start the run with a "

@@ -205,13 +205,7 @@ _CLASSES_BY_CATEGORY: dict[str, type[TrainJobFailedError]] = {
 
 
 def build_failure(outcome: Outcome, *, retry_can_help: bool = True) -> TrainJobFailedError:
-    """Return the exception for a failed TrainJob: its class follows from the diagnosis.
-
-    Args:
-        outcome: Outcome of the job.
-        retry_can_help: False for a task that only reads the status: a retry would read the same. Default: True, the
-            diagnosis decides.
-    """
+    """Return the exception for a failed TrainJob by its diagnosis; a retry of a task that only reads cannot help."""
     diagnosis = outcome.diagnosis
     cls = _CLASSES_BY_CATEGORY.get(diagnosis.category.value, TrainJobFailedError) if diagnosis else TrainJobFailedError
     if not (retry_can_help and diagnosis is not None and diagnosis.retryable):

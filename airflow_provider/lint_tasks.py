@@ -236,13 +236,7 @@ def _get_client(hook: TrainJobHook) -> TrainerClient:
 
 
 class _Renderer:
-    """Renders the templates of a task as far as the DAG file determines them.
-
-    Attributes:
-        unknown: Paths of the values that are unknown before the run.
-        errors: Templates that cannot be rendered in any run.
-        warnings: Templates that cannot be rendered in some runs.
-    """
+    """Renders the templates of a task as far as the DAG file determines them."""
 
     def __init__(self, dag: Any, task: TrainJobOperator) -> None:
         self._task = task
@@ -251,8 +245,11 @@ class _Renderer:
         self._jinja.undefined = jinja2.StrictUndefined
         self._context = _build_context(dag, task)
         self._is_partitioned = is_partitioned(dag)
+        #: Paths of the values that are unknown before the run.
         self.unknown: list[_Path] = []
+        #: Templates that cannot be rendered in any run.
         self.errors: list[str] = []
+        #: Templates that cannot be rendered in some runs.
         self.warnings: list[str] = []
 
     def request(self, backend: Any) -> dict[str, Any]:

@@ -27,16 +27,13 @@ LOG_KEY = "trainjob_log"
 
 
 class LogPosition:
-    """How much of a job's log has been written to the task's log. Saved as JSON, so that another process can continue.
-
-    Attributes:
-        cursor: Cursor of the backend, see `Backend.tail_logs`.
-        complete: Whether the job has ended and all of its log has been written.
-    """
+    """How much of a job's log is in the task's log. Saved as JSON, so that another process can continue."""
 
     def __init__(self, ref: TrainJobRef, saved: Any = None) -> None:
         data = saved if isinstance(saved, Mapping) and saved.get("uid") == ref.uid else {}
+        #: Cursor of the backend, see `Backend.tail_logs`.
         self.cursor: dict[str, Any] = dict(data.get("place", {}))
+        #: Whether the job has ended and all of its log has been written.
         self.complete = bool(data.get("complete"))
         self._uid = ref.uid
         self._log = ReadableLog(data.get("percent"))

@@ -12,26 +12,22 @@ from trainer_core.jobs import TrainJobRef
 
 @dataclass(frozen=True, kw_only=True)
 class JobEvent:
-    """The event of a trigger. Exactly one of `outcome`, `timeout`, `error` and `search` is set.
+    """The event of a trigger. Exactly one of `outcome`, `timeout`, `error` and `search` is set."""
 
-    Attributes:
-        ref: Ref of the TrainJob, with the place that the submitting process resolved.
-        outcome: Outcome of the TrainJob, complete or failed.
-        timeout: The deadline has passed: what happened to the TrainJob.
-        cancelled: With `timeout`: whether the TrainJob was cancelled.
-        error: Why the status of the TrainJob cannot be read.
-        elsewhere: With `error`: whether the TrainJob lives on a host that the triggerer cannot see.
-        search: Of a search: ``must_create`` if trials are to be created, ``ended`` if it has ended.
-        log: Position in the log of the TrainJob up to which the trigger wrote it, see `airflow_provider.task_log`.
-    """
-
+    #: Ref of the TrainJob, with the place that the submitting process resolved.
     ref: Mapping[str, Any]
     outcome: Mapping[str, Any] | None = None
+    #: The deadline has passed: what happened to the TrainJob.
     timeout: str | None = None
+    #: With `timeout`: whether the TrainJob was cancelled.
     cancelled: bool | None = None
+    #: Why the status of the TrainJob cannot be read.
     error: str | None = None
+    #: With `error`: whether the TrainJob lives on a host that the triggerer cannot see.
     elsewhere: bool | None = None
+    #: Of a search: ``must_create`` if trials are to be created, ``ended`` if it has ended.
     search: str | None = None
+    #: Position in the log of the TrainJob up to which the trigger wrote it, see `airflow_provider.task_log`.
     log: Mapping[str, Any] | None = None
 
     @property

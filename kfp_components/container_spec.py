@@ -51,11 +51,7 @@ _PINNED = re.compile(r"[^\s@]+(@sha256:[0-9a-f]{64}|:(?!latest$)[A-Za-z0-9_][A-Z
 
 
 def get_image() -> str:
-    """Return the image of the components.
-
-    Raises:
-        ValueError: It is not pinned: KFP would reuse results of another image that had the same name.
-    """
+    """Return the image of the components, which is pinned: KFP would reuse results of another image of that name."""
     name = os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
     if not _PINNED.fullmatch(name):
         raise ValueError(f"{IMAGE_VARIABLE}: {name!r} is not pinned; write name@sha256:… or name:version, not latest")
@@ -76,13 +72,7 @@ def component(
     *,
     task_config_passthroughs: Optional[Sequence[dsl.TaskConfigPassthrough]] = None,
 ) -> Any:
-    """Define a container component with its version in its description; used as a decorator.
-
-    Args:
-        func: Its signature and docstring are the interface of the component; it returns `container_spec`.
-        task_config_passthroughs: Settings of a task that KFP passes to the program; `dsl.component` has the same
-            argument, `dsl.container_component` has none.
-    """
+    """Decorator of a function whose signature and docstring are the interface of a container component."""
     if func is None:
         return lambda func: component(func, task_config_passthroughs=task_config_passthroughs)
     text, args, rest = (inspect.getdoc(func) or "").partition("\nArgs:\n")
@@ -112,11 +102,7 @@ def add_interface_digest(component: Component) -> Component:
 
 
 def build_container_spec(target: str) -> dsl.ContainerSpec:
-    """Return the container that runs one target of the entry point.
-
-    Raises:
-        ValueError: No such target.
-    """
+    """Return the container that runs one target of the entry point."""
     if target not in TARGETS:
         raise ValueError(f"unknown target {target!r}; known are {', '.join(sorted(TARGETS))}")
     # No shell in between, so that SIGTERM reaches the program.

@@ -52,14 +52,7 @@ class FuncArgs:
 
 
 def split_func_args(func_args: Any) -> FuncArgs:
-    """Split the `func_args` of `train_task`.
-
-    Args:
-        func_args: None, a dict with pipeline parameters in it, or a pipeline parameter that is a dict.
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """Split the `func_args` of `train_task`: a dict with pipeline parameters in it, or a parameter that is a dict."""
     split = FuncArgs()
     if isinstance(func_args, PipelineChannel):
         split.parameter = func_args

@@ -66,13 +66,7 @@ def _initialize(
 
 
 def make_initialize_component(role: str, train_input: str, artifact: Any) -> Any:
-    """Return the component that fetches one role of a training.
-
-    Args:
-        role: ``dataset`` or ``model``: the name of the output artifact.
-        train_input: Input of `train` that takes it.
-        artifact: Type of the artifact.
-    """
+    """Return the component that fetches the dataset or the model for an input of `train`."""
     name = f"initialize_{role}"
 
     def initialize(*_: Any) -> dsl.ContainerSpec:

@@ -25,11 +25,7 @@ _MAX_TIME = 10**13
 
 
 class LogLine(str):
-    """A log line with the time when it was written, to about a second.
-
-    Attributes:
-        time: Seconds since 1970.
-    """
+    """A log line with the time when it was written, in seconds since 1970, to about a second."""
 
     __slots__ = ("time",)
     time: float
@@ -89,10 +85,7 @@ def parse_progress(line: str) -> dict[str, Any] | None:
 
 
 def parse_timed_progress(line: str) -> tuple[dict[str, Any] | None, int | None]:
-    """Return what `parse_progress` returns, and when the line was printed, in milliseconds since 1970.
-
-    The time is None if the line does not have it.
-    """
+    """Return what `parse_progress` returns, and when it was printed, in ms since 1970; None if the line lacks it."""
     _, found, text = line.partition(PREFIX)
     if not found:
         return None, None
@@ -108,6 +101,8 @@ def _known(data: dict[str, Any]) -> dict[str, Any]:
     numbers = {key: data[key] for key in _NUMBERS if key in data and _is_number(data[key])}
     numbers |= {key: int(data[key]) for key in _CHECKPOINT_STEPS if key in data and _is_number(data[key])}
     known: dict[str, Any] = {**numbers, "objective": data["objective"]} if "objective" in data else numbers
+    if isinstance(silent := data.get("silent"), list) and len(silent) == 2 and all(map(_is_number, silent)):
+        known["silent"] = silent
     metrics = data.get("metrics")
     if not isinstance(metrics, dict):
         return known
@@ -130,7 +125,12 @@ def build_progress(report: Mapping[str, Any]) -> Progress:
     """Return the progress report of a parsed line."""
     numbers = {name: report.get(name) for name in _NUMBERS + _CHECKPOINT_STEPS}
     objective = ObjectiveReport.parse(report["objective"]) if "objective" in report else None
-    return Progress(metrics=report.get("metrics") or {}, objective=objective, **numbers)
+    silent = _describe_silence(*report["silent"]) if "silent" in report else None
+    return Progress(metrics=report.get("metrics") or {}, objective=objective, silent=silent, **numbers)
+
+
+def _describe_silence(seconds: float, limit: float) -> str:
+    return f"{seconds / 60:.0f} of {limit / 60:.0f} min" if limit >= 120 else f"{seconds:.0f} of {limit:.0f} s"
 
 
 class _Line(NamedTuple):
@@ -143,11 +143,7 @@ class _End(NamedTuple):
 
 
 def merge_streams(sources: Mapping[str, Iterator[str]]) -> Iterator[tuple[str, str]]:
-    """Yield the lines of several streams as they arrive, each with the name of its stream, until all have ended.
-
-    The lines of one stream keep their order. A thread reads each stream. Closing this iterator early does not wait
-    for the threads: each ends with the next line of its stream, or with the process.
-    """
+    """Yield lines as they arrive, in order per stream. Each thread ends with the next line of its stream."""
     # At least one place for each stream: see `_stop`.
     lines: Queue[_Line | _End] = Queue(max(_BUFFERED_LINES, len(sources)))
     stopped = threading.Event()

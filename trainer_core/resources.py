@@ -17,26 +17,14 @@ from trainer_core.errors import UnsupportedError
 from trainer_core.secrets import redact
 from trainer_core.text import shorten
 
-__all__ = [
-    "MAX_PROCESSES",
-    "check_process_count",
-    "check_resources",
-    "detect_device",
-    "get_tpu_num_nodes",
-    "normalize_resources",
-    "parse_memory",
-    "parse_quantity",
-    "quantity_text",
-    "resource_name",
-]
-
 #: Processes of all nodes. Each takes tens of megabytes before the training starts.
 MAX_PROCESSES = 1000
 
 GPU = "nvidia.com/gpu"
 _MIG_PREFIX = "nvidia.com/mig-"
 _ALIASES = {"gpu": GPU, "storage": "ephemeral-storage", "tpu": "google.com/tpu", "npu": "huawei.com/Ascend910"}
-_PLAIN = ("cpu", "memory", "ephemeral-storage")
+_BYTES = ("memory", "ephemeral-storage")
+_PLAIN = ("cpu", *_BYTES)
 _KNOWN = "cpu, memory, storage, gpu, mig-<profile>, tpu, npu, hugepages-<size> or a full name like example.com/device"
 _FULL_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _DEVICES = {GPU: "gpu", "google.com/tpu": "tpu", "huawei.com/Ascend910": "npu"}
@@ -78,14 +66,11 @@ def parse_quantity(quantity: str | int | float) -> Fraction:
 
 
 def parse_memory(quantity: object) -> str:
-    """Return an amount of memory as text; an amount of whole bytes greater than 0.
-
-    Raises:
-        ValueError: Not such an amount.
-    """
-    text = normalize_resources({"memory": quantity})["memory"]  # type: ignore[dict-item]  # refuses other types
+    """Return an amount of memory, of whole bytes greater than 0, as text."""
+    text = _normalize_quantity("memory", "memory", quantity)
     if parse_quantity(text) < 1:
         raise ValueError(f"memory must be greater than 0, got {redact(quantity)}")
+    _check_unit("memory", "memory", text)
     return text
 
 
@@ -122,15 +107,11 @@ def check_resources(what: str, resources: object) -> None:
     if isinstance(resources, Mapping):
         for full, name in _names(resources).items():
             if not validation.is_placeholder(resources[name]):
-                _normalize_quantity(name, full, resources[name])
+                _check_unit(name, full, _normalize_quantity(name, full, resources[name]))
 
 
 def detect_device(resources: Mapping[str, str | int | float]) -> tuple[str, str] | None:
-    """Return the device of a node and its count.
-
-    Such as ``("gpu", "2")``, ``("mig-1g.5gb", "1")`` or ``("cpu", "4")``. Accelerators take precedence. None if the
-    resources contain neither an accelerator nor a CPU.
-    """
+    """Return device and count of a node, accelerators first: ``("gpu", "2")``, ``("cpu", "4")``; None without any."""
     amounts = normalize_resources(resources)
     for full, amount in amounts.items():
         if full in _DEVICES or full.startswith(_MIG_PREFIX):
@@ -219,11 +200,17 @@ def _normalize_quantity(name: str, full: str, quantity: object) -> str:
         raise ValueError(f"resource {redact(name)}: {error}") from None
     if "/" in full and value.denominator != 1:
         raise ValueError(f"resource {redact(name)}: {redact(quantity)} is a fraction of a device; use a whole number")
-    if full in ("memory", "ephemeral-storage") and str(quantity).endswith(("m", "u", "n")):
+    if full in _BYTES and str(quantity).endswith(("m", "u", "n")):
         raise ValueError(
             f"resource {redact(name)}: {redact(quantity)} is a fraction of a byte; for megabytes use 'M' or 'Mi'"
         )
     return quantity_text(quantity)
+
+
+def _check_unit(name: str, full: str, text: str) -> None:
+    """Refuse less than 1Mi of memory: no process starts in it, and a unit is missing."""
+    if full in _BYTES and 0 < parse_quantity(text) < _SUFFIXES["Mi"]:
+        raise ValueError(f"resource {redact(name)}: {redact(text)} is less than 1Mi; write the unit, such as '32Gi'")
 
 
 def check_process_count(num_nodes: int, num_processes: int) -> None:

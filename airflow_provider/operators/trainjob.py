@@ -526,10 +526,6 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         """Refuse to submit if an earlier try has a TrainJob that this process does not lead to.
 
         On another host than that of a local TrainJob, clearing the task allows a new one.
-
-        Raises:
-            TrainJobRejectedError: The connection or a setting is invalid.
-            TrainJobUnreachableError: The earlier TrainJob may still run.
         """
         try:
             client = self.hook.client

@@ -14,13 +14,10 @@ __all__ = ["AirflowHome"]
 
 
 class AirflowHome:
-    """Temporary Airflow home. A context manager: on exit, the folder is removed.
-
-    Attributes:
-        folder: Value of AIRFLOW_HOME while the home is active.
-    """
+    """Temporary Airflow home. A context manager: on exit, the folder is removed."""
 
     def __init__(self) -> None:
+        #: Value of AIRFLOW_HOME while the home is active.
         self.folder = Path(tempfile.mkdtemp(prefix="trainjob-airflow-"))
         for name in ("dags", "plugins"):
             (self.folder / name).mkdir()

@@ -16,12 +16,7 @@ _START_DATE = datetime(2024, 1, 1, tzinfo=timezone.utc)
 
 
 def call_in_task(item: pytest.Function, marker: str) -> None:
-    """Call a test function as the only task of a DAG, and pass, fail or skip as it does.
-
-    Args:
-        item: The test.
-        marker: Name of its marker; the marker's keywords are arguments of the DAG, such as ``params={…}``.
-    """
+    """Call a test function as the only task of a DAG, and pass, fail or skip as it does."""
     applied = item.get_closest_marker(marker)
     function: Any = item.obj
     fixtures = {name: item.funcargs[name] for name in inspect.signature(function).parameters if name in item.funcargs}

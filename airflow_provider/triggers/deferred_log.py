@@ -45,15 +45,7 @@ class _Counters:
 
 
 class LogReporter:
-    """Reports one job.
-
-    Args:
-        ref: The job.
-        ti: The deferred task instance; None without one, and then no XCom is written.
-        write_line: Called with each line of the log.
-        send_progress: Called in a thread with each chunk of the log while the job runs, after the cursor with which it
-            was read; None for nothing.
-    """
+    """Reports one job. `send_progress` gets, in a thread, the cursor of each read of the log and the chunk after it."""
 
     __slots__ = (
         "_due",
@@ -103,12 +95,7 @@ class LogReporter:
         return float("inf") if self._due is None else max(0.0, self._due - now)
 
     async def report(self, follower: Follower, running: bool) -> None:
-        """Read the log and write progress, if they are due.
-
-        Args:
-            follower: Follower of the job.
-            running: Whether the job is running, so that it can have a log.
-        """
+        """Read the log and write progress, if they are due."""
         now = time.monotonic()
         if self._due is None and running:
             # A random delay, because many triggers start at the same time.
@@ -119,12 +106,7 @@ class LogReporter:
         await self._write_read_lines(_READ_TIMEOUT, job_ended=False)
 
     async def finish(self, follower: Follower, job_ended: bool) -> dict[str, Any]:
-        """Write the remaining lines, unless too many reporters do so now, and return the log position.
-
-        Args:
-            follower: Follower of the job.
-            job_ended: Whether the job has ended.
-        """
+        """Write the remaining lines, unless too many reporters do so now, and return the log position."""
         self._due = None
         await self._write_read_lines(_FINAL_READ_TIMEOUT, job_ended=False)
         if self._reading is None and _Counters.finishing < _THREADS:

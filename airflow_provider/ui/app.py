@@ -161,30 +161,21 @@ def _check_sort(sort: str) -> str:
 
 
 class _ListView(BaseModel):
-    """What the list shows. The page has the same in its URL.
-
-    Attributes:
-        dag: Id of the DAG of the jobs. Default: any.
-        status: Status of the jobs. Default: any.
-        text: Part of the name of the job, DAG, run or task. Default: any.
-        partition: Key of the partition of the jobs. Default: any, and none.
-        since: Jobs that were submitted at this time or later. Default: at any time.
-        before: Jobs that were submitted before this time. Default: at any time.
-        older_than: Beginning of a further page: jobs that were submitted before this time. Default: the first page.
-        count: Number of jobs. Default: 50.
-        column: Columns, as for `trainjob list --columns`. Default: none in addition to those that are always shown.
-        sort: Column by which these jobs are sorted, with ``-`` before it the largest first. Default: newest first.
-    """
+    """What the list shows. The page has the same in its URL."""
 
     dag: Annotated[str | None, Field(max_length=250)] = None
     status: Annotated[str | None, Field(max_length=20)] = None
+    #: Part of the name of the job, DAG, run or task. Default: any.
     text: Annotated[str, Field(max_length=250)] = ""
     partition: Annotated[str, Field(max_length=250)] = ""
     since: AwareDatetime | None = None
     before: AwareDatetime | None = None
+    #: Beginning of a further page: jobs that were submitted before this time. Default: the first page.
     older_than: AwareDatetime | None = None
     count: Annotated[int, Field(ge=1, le=_MAX_ROWS)] = _ROWS
+    #: Columns, as for `trainjob list --columns`. Default: none in addition to those that are always shown.
     column: Annotated[list[_Column], Field(max_length=_MAX_COLUMNS)] = []
+    #: Column by which these jobs are sorted, with ``-`` before it the largest first. Default: newest first.
     sort: Annotated[str, AfterValidator(_check_sort)] = ""
 
 

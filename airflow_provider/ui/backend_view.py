@@ -63,25 +63,20 @@ class JobDetails:
 
 @dataclass(frozen=True)
 class LogPart:
-    """Part of a step's log.
+    """Part of a step's log."""
 
-    Attributes:
-        lines: The lines, without those of `progress` and of the use of resources.
-        times: When each of them was written, in milliseconds since 1970; None if the backend does not know it.
-        points: What `progress` reported.
-        resources: Reports of the use of resources: time ``t`` in milliseconds since 1970, ``cpu`` in percent,
-            ``memory`` and ``memory_limit`` in bytes, and ``gpus``.
-        cursor: Position after this part.
-        left_out: Number of lines before `lines` that were omitted.
-        complete: True if there were no further lines when it was read.
-    """
-
+    #: The lines, without those of `progress` and of the use of resources.
     lines: list[str]
+    #: When each of them was written, in milliseconds since 1970; None if the backend does not know it.
     times: list[int | None]
     points: list[dict[str, Any]]
+    #: Reports of the use of resources: time ``t`` in milliseconds since 1970, ``cpu`` in percent, ``memory`` and
+    #: ``memory_limit`` in bytes, and ``gpus``.
     resources: list[dict[str, Any]]
+    #: Position after this part.
     cursor: dict[str, Any]
     left_out: int
+    #: True if there were no further lines when it was read.
     complete: bool
 
 

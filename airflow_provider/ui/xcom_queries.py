@@ -60,23 +60,17 @@ class TaskKey:
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """A job, from the XComs of its task.
-
-    Attributes:
-        task: Key of the task.
-        ref: Ref of the job, as the task claims it.
-        at: When the task pushed the ref.
-        task_state: Current state of the task; None if it has none.
-        xcoms: The existing XComs of `_KEYS`.
-        search: Of a search, key, slug and generation; `ref` is then that of its first trial. None for a job.
-        partition: Key of the partition that it trains for. None without one.
-    """
+    """A job, from the XComs of its task."""
 
     task: TaskKey
+    #: Ref of the job, as the task claims it.
     ref: TrainJobRef
+    #: When the task pushed the ref.
     at: datetime
     task_state: str | None
+    #: The existing XComs of `_KEYS`.
     xcoms: dict[str, Any]
+    #: Of a search, key, slug and generation; `ref` is then that of its first trial. None for a job.
     search: Mapping[str, Any] | None = None
     partition: str | None = None
 
@@ -97,20 +91,14 @@ class JobFilter:
     """Which jobs to list.
 
     The database compares text, status and partition approximately, so a job that it returns may not match.
-
-    Attributes:
-        dags: Ids of the DAGs.
-        text: Part of the name of the job, DAG, run or task. Default: any.
-        status: Status of the job. Default: any.
-        partition: Key of its partition. Default: any, and none.
-        since: The task submitted the job at this time or later. Default: at any time.
-        before: The task submitted the job before this time. Default: at any time.
     """
 
     dags: Collection[str]
+    #: Part of the name of the job, DAG, run or task. Default: any.
     text: str = ""
     status: str | None = None
     partition: str = ""
+    #: The task submitted the job at this time or later. Default: at any time.
     since: datetime | None = None
     before: datetime | None = None
 

@@ -13,14 +13,11 @@ _RESUMED = re.compile(r"trainjob: resumed from step (\d+), saved by TrainJob (\S
 
 
 class MetricHistory:
-    """Curves by metric. One thread adds, another reads when it is done.
-
-    Attributes:
-        resumptions: Step of the checkpoint, TrainJob that saved it, and milliseconds since 1970 of the first progress
-            afterwards, for each time that the training resumed from a checkpoint.
-    """
+    """Curves by metric. One thread adds, another reads when it is done."""
 
     def __init__(self) -> None:
+        #: Step of the checkpoint, TrainJob that saved it, and milliseconds since 1970 of the first progress afterwards,
+        #: for each time that the training resumed from a checkpoint.
         self.resumptions: list[tuple[int, str, int]] = []
         self._resumed: tuple[int, str] | None = None
         self._curves: dict[str, list[tuple[float, float]]] = {}

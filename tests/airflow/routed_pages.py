@@ -28,16 +28,13 @@ def leave(page):
 
 
 class RoutedPages:
-    """Opens pages of a browser whose requests are answered here, with the headers of the API server.
-
-    Attributes:
-        problems: Errors of scripts, dialogs, and what the Content-Security-Policy refused.
-    """
+    """Opens pages of a browser whose requests are answered here, with the headers of the API server."""
 
     def __init__(self, browser):
         self._browser = browser
         self._pages = []
         self._opened = 0
+        #: Errors of scripts, dialogs, and what the Content-Security-Policy refused.
         self.problems = []
 
     def __call__(self, answers, width=1440, path="", height=900, scheme="light"):

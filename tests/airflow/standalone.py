@@ -199,14 +199,7 @@ def _settings(dags):
 
 @contextmanager
 def a_running_airflow(home, files, dags, **environment):
-    """Start an Airflow, wait until it is healthy, and stop it with all its TrainJobs at the end.
-
-    Args:
-        home: Its folder.
-        files: Its DAG files and what they import.
-        dags: How many DAGs are in them.
-        environment: Of its processes.
-    """
+    """Start an Airflow, wait until it is healthy, and stop it with all its TrainJobs at the end."""
     folder = home / "dags"
     folder.mkdir()
     for file in files:

@@ -50,18 +50,13 @@ RESOURCES = [
 
 
 class Api:
-    """Answers of two jobs. The second has half the loss of the first; its log has one more part.
-
-    Attributes:
-        logs: Queries for logs.
-        lines: Lines of the log of the first node.
-        models: URIs of the models.
-        times: When they were written, in milliseconds since 1970; the lines after these have no time.
-    """
+    """Answers of two jobs. The second has half the loss of the first; its log has one more part."""
 
     def __init__(self):
         self.logs = []
+        #: Lines of the log of the first node.
         self.lines = [f"line {number} {HOSTILE if number == 5 else ''}" for number in range(20)]
+        #: When they were written, in milliseconds since 1970; the lines after these have no time.
         self.times = [1_795_378_500_000 + 1000 * number for number in range(19)]
         self.status = "Complete"
         self.models = ["s3://models/1", "s3://models/2"]

@@ -48,20 +48,16 @@ CANARY = "Hunter2Canary"
 
 @dataclass(frozen=True)
 class Scenario:
-    """An attack.
-
-    Attributes:
-        name: What is done.
-        promise: What must hold.
-        rounds: Number of rounds of `make attack`.
-        short: Number of rounds of `make test`.
-        play: Plays a number of rounds in an empty folder; returns a line for each violation.
-    """
+    """An attack."""
 
     name: str
+    #: What must hold.
     promise: str
+    #: Number of rounds of `make attack`.
     rounds: int
+    #: Number of rounds of `make test`.
     short: int
+    #: Plays a number of rounds in an empty folder; returns a line for each violation.
     play: Callable[[int, random.Random, Path], list[str]]
 
 

@@ -46,14 +46,7 @@ def engine() -> Iterator[Any]:
 
 
 def built(client: Any, name: str, dockerfile: str, target: str | None = None) -> str:
-    """Return the name of an image, and build it first if these sources have none yet.
-
-    Args:
-        client: Of the engine.
-        name: What the image is.
-        dockerfile: Inside the repository.
-        target: The stage to build; the last one if not given.
-    """
+    """Return the name of an image, and build it first if these sources have none yet."""
     pins = {name: (REPOSITORY / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")}
     wanted = [
         *pins.items(),

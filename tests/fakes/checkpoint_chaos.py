@@ -56,16 +56,13 @@ REQUESTS = ("http.client.send",)
 
 @dataclass
 class Chaos:
-    """Starts the walk again and again, as an orchestrator does.
+    """Starts the walk again and again, as an orchestrator does."""
 
-    Attributes:
-        folder: For the programs and the logs.
-        root: Folder or URI of the checkpoints.
-        operations: Audit events at which a save is struck.
-    """
-
+    #: For the programs and the logs.
     folder: Path
+    #: Folder or URI of the checkpoints.
     root: str
+    #: Audit events at which a save is struck.
     operations: tuple[str, ...] = FILES
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 

@@ -6,13 +6,10 @@ __all__ = ["Clock"]
 
 
 class Clock:
-    """Takes the place of the module `time`, or of a function that returns the time.
-
-    Attributes:
-        now: What it shows, in seconds.
-    """
+    """Takes the place of the module `time`, or of a function that returns the time."""
 
     def __init__(self, now: float = 1000) -> None:
+        #: What it shows, in seconds.
         self.now = now
 
     def __call__(self) -> float:

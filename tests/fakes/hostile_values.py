@@ -36,12 +36,7 @@ def build_scalars(strings: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
 
 
 def build_plain_data(strings: st.SearchStrategy[str], keys: st.SearchStrategy[str] | None = None) -> Any:
-    """Return a strategy for nested data as JSON has it.
-
-    Args:
-        strings: Values that are strings.
-        keys: Keys of its mappings. Default: `strings`.
-    """
+    """Return a strategy for nested data as JSON has it."""
     names = strings if keys is None else keys
     return st.recursive(
         build_scalars(strings),

@@ -53,18 +53,12 @@ def compiled(pipeline: Any, folder: Path) -> list[dict[str, Any]]:
 
 @dataclass
 class DrivenTask:
-    """One task of a run: what its component is given, and where its outputs go.
-
-    Args:
-        component: Name of the component.
-        folder: Of this task; equal for the retries of a task.
-        parameters: Input parameters; those left out are not in the executor input at all.
-        artifacts: Paths of input artifacts by name.
-        facts: Metadata of input artifacts by name.
-    """
+    """One task of a run: what its component is given, and where its outputs go."""
 
     component: str
+    #: Of this task; equal for the retries of a task.
     folder: Path
+    #: Input parameters; those left out are not in the executor input at all.
     parameters: dict[str, Any]
     artifacts: dict[str, Path]
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)

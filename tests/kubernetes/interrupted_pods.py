@@ -87,20 +87,14 @@ def compute_position(steps: int) -> float:
 
 @dataclass
 class Training:
-    """A training that an orchestrator retries until it is complete.
-
-    Attributes:
-        cluster: The double.
-        client: A client of it.
-        folder: An empty folder for what the ranks write besides checkpoints.
-        attempts: Outcomes of the attempts so far.
-        hangs: A line for each interruption after which the ranks did not train for two minutes.
-    """
+    """A training that an orchestrator retries until it is complete."""
 
     cluster: Cluster
     client: TrainerClient
+    #: An empty folder for what the ranks write besides checkpoints.
     folder: Path
     attempts: list[Outcome] = field(default_factory=list)
+    #: A line for each interruption after which the ranks did not train for two minutes.
     hangs: list[str] = field(default_factory=list)
 
     def run(self, interruptions: Sequence[tuple[str, bool]], chance: random.Random) -> list[str]:

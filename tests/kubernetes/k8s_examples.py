@@ -86,16 +86,10 @@ def on_nodes(pod: PodSpecPatch | None = None, job: str = "node", labels: dict[st
 
 @dataclass(frozen=True)
 class Example:
-    """An example request with its runtime and Trainer version.
-
-    Attributes:
-        request: Makes the request.
-        runtime: Its runtime; None for a job that only initializes.
-        version: The release of Trainer on the cluster.
-        attempt: Which attempt it is.
-    """
+    """An example request with its runtime and Trainer version."""
 
     request: Callable[[], TrainJobRequest]
+    #: Its runtime; None for a job that only initializes.
     runtime: str | None = "torch-distributed"
     version: str = "2.3"
     attempt: int = 0

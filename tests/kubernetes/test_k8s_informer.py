@@ -160,13 +160,15 @@ def test_a_change_of_a_pod_wakes_the_subscriber(cluster, subscribe):
 
 
 def test_a_change_of_a_field_that_is_not_kept_wakes_no_subscriber(cluster, subscribe):
-    uid = add_job(cluster)
-    subscription = subscribe("a", uid)
-    until(subscription, bool)
+    subscription, other = (subscribe(name, add_job(cluster, name)) for name in ("a", "b"))
+    for each in (subscription, other):
+        until(each, bool)
 
     cluster.update("trainjobs", "a", lambda raw: raw["metadata"].setdefault("labels", {}).update(x="y"))
+    set_state(cluster, "running", "b")
+    until(other, lambda now: now.job == "running")
 
-    assert not subscription.wait(0.3)
+    assert not subscription.wait(0)
 
 
 def test_the_snapshot_of_a_deleted_job_has_no_job(cluster, subscribe):

@@ -123,24 +123,20 @@ def read_runs(ask, experiment):
 
 
 class Relay:
-    """Stands before the server: forwards requests, and fails as a test asks.
-
-    Attributes:
-        seen: Method, path and headers of each request.
-        bodies: Body of each request.
-        clients: Addresses of the connections of all requests.
-        respond: Called with the path; returns None to forward, or status, headers and body.
-        hangs_up: Whether each connection is closed after its first answer, without notice.
-        cut: Called with the path; returns "before" or "after" (the server got the request) to break the connection.
-    """
+    """Stands before the server: forwards requests, and fails as a test asks."""
 
     def __init__(self, target: str) -> None:
         self.target = urlsplit(target)
+        #: Method, path and headers of each request.
         self.seen: list[tuple[str, str, dict[str, str]]] = []
         self.bodies: list[bytes] = []
+        #: Addresses of the connections of all requests.
         self.clients: set[tuple[str, int]] = set()
+        #: Called with the path; returns None to forward, or status, headers and body.
         self.respond = lambda path: None
+        #: Whether each connection is closed after its first answer, without notice.
         self.hangs_up = False
+        #: Called with the path; returns "before" or "after" (the server got the request) to break the connection.
         self.cut = lambda path: None
         self.uri = ""
 

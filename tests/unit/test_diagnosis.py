@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -174,6 +175,28 @@ def test_the_message_of_a_step_follows_its_exit_code():
     step = StepFacts("node-0", 2, message="usage: train [-h]")
 
     assert diagnose(Facts(steps=[step])).reason == "it ended with exit code 2: usage: train [-h]"
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (StepFacts("node-0", 2), "it ended with exit code 2"),
+        (StepFacts("node-0", 1, error_type="SystemExit", error_message="2"), "SystemExit: 2"),
+    ],
+    ids=["program", "function"],
+)
+def test_the_reason_of_an_exit_has_the_last_line_of_the_training(step, reason):
+    usage = "train.py: error: the following arguments are required: --epochs"
+    tail = ["usage: train.py --epochs N", f"[rank 0] {usage}", "", '[trainjob:progress] {"step": 1}']
+    assert diagnose(Facts(steps=[step])).reason == reason
+    assert diagnose(Facts(steps=[replace(step, log_tail=tail)])).reason == f"{reason}; its last line: [rank 0] {usage}"
+    (long,) = diagnose(Facts(steps=[replace(step, log_tail=["x" * 10**6])])).reason.splitlines()
+    assert len(long) < 300
+
+
+def test_the_reason_of_an_exit_with_a_text_is_that_text():
+    step = StepFacts("node-0", 1, error_type="SystemExit", error_message="no lr", log_tail=["epoch 1"])
+    assert diagnose(Facts(steps=[step])).reason == "SystemExit: no lr"
 
 
 def test_without_an_exit_code_the_message_is_the_reason():

@@ -297,7 +297,7 @@ def test_what_other_programs_send_changes_neither_result_nor_exit_code(tmp_path)
         waiting = [socket.create_connection((host, int(port))) for _ in range(3)]
 
         def flood():
-            # An exception that reaches stderr while the interpreter ends aborts the process (CPython's _enter_buffered_busy).
+            # An exception on stderr while the interpreter ends aborts the process (_enter_buffered_busy of CPython).
             with contextlib.suppress(OSError):
                 for _ in range(200):
                     socket.create_connection((host, int(port)), timeout=0.2).sendall(b"\0" * 1000)

@@ -146,12 +146,12 @@ def describe_restart_limit(raw: Mapping[str, Any]) -> str | None:
 
 
 def restarts_nodes_together(raw: Mapping[str, Any]) -> bool:
-    """Return whether a runtime restarts all nodes if one has ended; True where they do not wait for each other."""
+    """Return whether a runtime restarts all nodes or none if one ends; True where they do not wait for each other."""
     if get_ml_policy(raw) not in _RENDEZVOUS:
         return True
     job = _get_path(find_trainer_job(raw) or {}, "template", "spec")
     restarts = _get_path(_get_spec(raw), "template", "spec", "failurePolicy").get("maxRestarts")
-    return bool(restarts) and job.get("backoffLimit") == 0 and job.get("podReplacementPolicy") == "Failed"
+    return restarts is not None and job.get("backoffLimit") == 0 and job.get("podReplacementPolicy") == "Failed"
 
 
 def find_replicated_job(raw: Mapping[str, Any], name: str) -> dict[str, Any] | None:
@@ -191,10 +191,7 @@ def get_pod_spec(replicated_job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def list_volumes(raw: Mapping[str, Any], replicated_job: Mapping[str, Any]) -> set[str]:
-    """Return the names of the volumes that pods of a replicated job can mount.
-
-    These are the volumes of the pod spec and those of the JobSet's `volumeClaimPolicies`.
-    """
+    """Return the volumes that pods of a replicated job can mount: of the pod spec and of `volumeClaimPolicies`."""
     policies = _get_path(_get_spec(raw), "template", "spec").get("volumeClaimPolicies") or ()
     claims = [template["metadata"]["name"] for policy in policies for template in policy.get("templates") or ()]
     return {*(volume["name"] for volume in get_pod_spec(replicated_job).get("volumes") or ()), *claims}

@@ -328,12 +328,7 @@ def seal(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_manifest(data: bytes, name: str) -> dict[str, Any]:
-    """Return the manifest of the checkpoint in a folder with a name.
-
-    Raises:
-        DamagedError: It is not what was written, or of another checkpoint.
-        OSError: Another release has written it.
-    """
+    """Return the manifest of the checkpoint in a folder with a name, if it is whole and of this release."""
     try:
         manifest = json.loads(data)
         is_whole = manifest.pop("crc") == _checksum_manifest(manifest)

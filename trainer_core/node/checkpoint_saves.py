@@ -40,18 +40,14 @@ class Part(NamedTuple):
 
 
 class Saves:
-    """Writes the checkpoints of one rank.
-
-    Attributes:
-        newest: The newest complete checkpoint, which may be one of another training at first.
-        is_own: Whether it is one of this training.
-        last: When the last save began, or ended if it was in the foreground; in seconds of the monotonic clock.
-    """
+    """Writes the checkpoints of one rank."""
 
     def __init__(
         self, place: Place, ranks: Ranks, newest: Checkpoint | None, is_own: bool, keep: Callable[[Checkpoint], None]
     ) -> None:
+        #: The newest complete checkpoint, at first perhaps of another training; and whether it is of this one.
         self.newest, self.is_own = newest, is_own
+        #: When the last save began, or ended if it was in the foreground; in seconds of the monotonic clock.
         self.last = time.monotonic()
         self._place, self._ranks, self._keep = place, ranks, keep
         self._count = 0

@@ -108,11 +108,7 @@ def finish(store: CheckpointStore | None = None) -> None:
 
 
 def share_result(record: Mapping[str, Any]) -> None:
-    """Keep the record of what a function returned with its checkpoints, once those of all ranks have returned.
-
-    Raises:
-        Stopped: A rank was started again before.
-    """
+    """Keep the record of what a function returned with its checkpoints, once those of all ranks have returned."""
     store = _find_store()
     if store is None or not env.setting(env.CHECKPOINT_PATH):
         return

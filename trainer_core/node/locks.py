@@ -23,10 +23,7 @@ _POLL_SECONDS = 0.005
 def acquire(path: Path, timeout: float = math.inf, shared: bool = False, mode: int = 0o600) -> int:
     """Acquire the lock of a folder, or of a file, which is created; return the descriptor that holds it.
 
-    A forked child inherits it, and holds the lock as well.
-
-    Raises:
-        BlockingIOError: Another process holds it for longer than the timeout.
+    A forked child inherits it, and holds the lock as well. After the timeout this is a BlockingIOError.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, mode)

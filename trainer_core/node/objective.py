@@ -34,19 +34,15 @@ class Paused(SystemExit):
 
 
 class Objective:
-    """The values of one metric in one trial.
-
-    Attributes:
-        metric: Its name.
-        until: Step of the rung at which the training pauses. None: it does not.
-        values: The last ``value`` and its ``step``, the ``best`` value, and ``rungs``: lists of the number of the rung,
-            step, value and milliseconds since 1970 of the first report at or after a rung. A value that is not a finite
-            number is None.
-    """
+    """The values of one metric in one trial."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.metric = str(settings["metric"])
+        #: Step of the rung at which the training pauses. None: it does not.
         self.until: float | None = settings.get("until")
+        #: The last ``value`` and its ``step``, the ``best`` value, and ``rungs``: lists of the number of the rung,
+        #: step, value and milliseconds since 1970 of the first report at or after a rung. A value that is not a finite
+        #: number is None.
         self.values: dict[str, Any] = {"value": None, "step": None, "best": None, "rungs": []}
         self._trial = settings.get("trial")
         self._rungs = list(enumerate(settings.get("at") or ()))

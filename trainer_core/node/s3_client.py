@@ -52,11 +52,7 @@ _HINTS = {
 
 
 class S3Error(OSError):
-    """The storage refused a request, or did not answer; the message is one line.
-
-    Attributes:
-        status: HTTP status; 0 without an answer.
-    """
+    """The storage refused a request, or did not answer; the message is one line."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)

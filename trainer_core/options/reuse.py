@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer_core import validation
-from trainer_core.options.base import BaseOption, section
-
-if TYPE_CHECKING:
-    from trainer_core.options.base import AnyTrainer
-
-__all__ = ["Reuse"]
+from trainer_core.options.base import AnyTrainer, BaseOption, section
 
 
 @dataclass
@@ -20,9 +15,9 @@ class Reuse(BaseOption):
 
     The same are the function and its arguments, the files of its project, pinned packages, the Python version and the
     packages of this machine or the image by its digest, the content of the runtime, nodes, processes and devices,
-    environment variables, the content of dataset and model, and the partition. Name, owner, labels, memory, time limits
-    and secrets do not count. If one of these is unknown, such as an image by a tag, a package without ``==`` or a
-    ``pvc://`` dataset, the TrainJob trains, and a warning names it.
+    environment variables, the content of dataset and model wherever they are, and the partition. Name, owner, labels,
+    memory, time limits and secrets do not count. If one of these is unknown, such as an image by a tag, a package
+    without ``==`` or a ``pvc://`` dataset, the TrainJob trains, and a warning names it.
 
     The earlier TrainJob is Complete, has the option, belongs to any owner in the same namespace or state folder, and
     its artifacts exist as far as this process can look (``file://`` on this machine, ``s3://``). It stays as it is:
@@ -47,11 +42,7 @@ class Reuse(BaseOption):
     within: float | str
 
     def __post_init__(self) -> None:
-        if not validation.is_placeholder(self.within):
-            try:
-                validation.parse_duration(self.within)
-            except ValueError as error:
-                raise ValueError(f"Reuse within: {error}") from None
+        validation.check_duration("Reuse within:", self.within)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         section(job_spec, "spec")["reuse"] = {"within": self.within}

@@ -278,20 +278,14 @@ StopPolicy: TypeAlias = Asha | MedianStop
 
 @dataclass(frozen=True)
 class SearchDefinition:
-    """What a search does, without the TrainJob of its trials.
+    """What a search does, without the TrainJob of its trials."""
 
-    Attributes:
-        space: Distributions by the name of the parameter.
-        objectives: The objective, and further metrics that are collected.
-        trial_config: The limits.
-        algorithm: How parameters are chosen.
-        stop: The rule by which losers end. None: all trials run to their end.
-    """
-
+    #: Distributions by the name of the parameter.
     space: Mapping[str, Distribution]
     objectives: tuple[Objective, ...]
     trial_config: TrialConfig
     algorithm: Algorithm
+    #: The rule by which losers end. None: all trials run to their end.
     stop: StopPolicy | None = None
 
     @classmethod
@@ -303,11 +297,7 @@ class SearchDefinition:
         algorithm: object = None,
         stop: object = None,
     ) -> SearchDefinition:
-        """Return the definition for objects or plain data, such as ``algorithm={"RandomSearch": {"random_state": 1}}``.
-
-        Raises:
-            ValueError: A value is invalid.
-        """
+        """Return the definition for objects or plain data: ``algorithm={"RandomSearch": {"random_state": 1}}``."""
         space = parse_space(search_space)
         config = TrialConfig() if trial_config is None else trial_config
         if isinstance(config, Mapping):

@@ -79,22 +79,17 @@ _MAX_ROUNDS = 1000
 
 @dataclass(frozen=True)
 class SearchState:
-    """What a step of a driver has found.
-
-    Attributes:
-        table: All trials.
-        live: The TrainJobs to follow for a change.
-        must_create: Whether something is to be created, by a step with ``create=True``.
-        wake_at: When time alone changes the decision, in seconds since 1970. None if never.
-        outcome: How the search has ended. None before.
-        is_stale: The backend did not answer: these are the trials as they were.
-    """
+    """What a step of a driver has found."""
 
     table: SearchTable
+    #: The TrainJobs to follow for a change.
     live: tuple[TrainJobRef, ...]
+    #: Whether something is to be created, by a step with ``create=True``.
     must_create: bool = False
+    #: When time alone changes the decision, in seconds since 1970. None if never.
     wake_at: float | None = None
     outcome: SearchOutcome | None = None
+    #: The backend did not answer: these are the trials as they were.
     is_stale: bool = False
 
 
@@ -129,17 +124,7 @@ class _Entry:
 class SearchDriver:
     """Drives one search. Use it as a context manager.
 
-    Args:
-        client: The client.
-        owner: Key of the search, beginning of the names of its TrainJobs, and generation.
-        definition: The search. None: as its newest TrainJob has it.
-        template: The TrainJob of a trial, with an example of each parameter. None as for the definition.
-        jobs: The TrainJobs of the search, if they have just been listed.
-
-    Raises:
-        InvalidRequestError: The trainer has no place for a parameter, or cannot pause at a rung.
-        JobNotFoundError: There is no such search, and no definition.
-        ConflictError: The search exists with another definition, or has a newer generation.
+    Without `definition` and `template`, the search is what its newest TrainJob has; `jobs` are those just listed.
     """
 
     def __init__(

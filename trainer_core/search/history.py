@@ -17,50 +17,36 @@ COUNTED_STATES = ("Complete", "StoppedEarly", "Failed")
 
 
 class RungReport(NamedTuple):
-    """The first value that a trial reported at or after the step of a rung.
-
-    Attributes:
-        trial: Number of the trial.
-        rung: Number of the rung, 0 for the first.
-        step: The step that was reported with it.
-        value: The value of the objective. None if it was not a finite number, which JSON does not have.
-        time_ms: When it was reported, in milliseconds since 1970.
-    """
+    """The first value that a trial reported at or after the step of a rung."""
 
     trial: int
+    #: Number of the rung, 0 for the first.
     rung: int
     step: float
+    #: The value of the objective. None if it was not a finite number, which JSON does not have.
     value: float | None
+    #: When it was reported, in milliseconds since 1970.
     time_ms: int
 
 
 @dataclass(frozen=True)
 class SettledTrial:
-    """A trial that has ended and is not run again.
-
-    Attributes:
-        trial: Its number.
-        state: How it ended.
-        value: Value of the objective; of a trial that was stopped early, the value at its last rung. None without one.
-        rungs: Its reports at rungs, in the order of the rungs.
-        parameters: Its parameters.
-        job: Name of its last TrainJob.
-        seconds: Seconds from the start of its first TrainJob to the end of its last one, without pauses.
-        gpu_hours: GPU hours that it used. None if unknown.
-        category: Category of its failure (`Category`). None for other states.
-        reason: Why it failed or was stopped, in one line. None for other states.
-        metrics: Metrics of its outcome.
-    """
+    """A trial that has ended and is not run again."""
 
     trial: int
     state: TrialState
+    #: Value of the objective; of a trial that was stopped early, the value at its last rung. None without one.
     value: float | None = None
     rungs: tuple[RungReport, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    #: Name of its last TrainJob.
     job: str | None = None
+    #: Seconds from the start of its first TrainJob to the end of its last one, without pauses.
     seconds: float | None = None
     gpu_hours: float | None = None
+    #: Category of its failure (`Category`). None for other states.
     category: str | None = None
+    #: Why it failed or was stopped, in one line. None for other states.
     reason: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 

@@ -71,11 +71,7 @@ def find_limits(entries: Iterable[SearchEntry]) -> SearchEntry | None:
 
 
 def build_snapshot(key: str, jobs: Sequence[SearchJob], generation: str | None, now: float) -> SearchSnapshot:
-    """Return a search from its TrainJobs.
-
-    Raises:
-        JobNotFoundError: None of them is an entry of the search.
-    """
+    """Return a search from its TrainJobs, of which at least one must be an entry of it."""
     if generation is None:
         generation = find_newest_generation(jobs)
     entries = sorted(

@@ -20,8 +20,6 @@ from trainer_core.testing.case import BackendCase, Contract, applies_to
 from trainer_core.testing.training_functions import return_env, return_value
 from trainer_core.trainers import CustomTrainer
 
-__all__ = ["Identity"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 
 
@@ -139,6 +137,7 @@ class Identity(Contract):
     ) -> None:
         packages = client.get_runtime_packages(client.get_runtime(case.runtime))
         assert capsys.readouterr().out.splitlines() == packages
+        assert packages
         assert all("==" in package for package in packages)
 
     def test_a_complete_job_has_runtime_steps_and_timestamps(

@@ -2,28 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "end_slowly",
-    "exit_after_checkpoint",
-    "exit_with",
-    "hang_once",
-    "print_lines",
-    "raise_error",
-    "read_files",
-    "report_progress",
-    "report_status",
-    "return_after_stop",
-    "return_env",
-    "return_object",
-    "return_rank",
-    "return_value",
-    "run_forever",
-    "run_out_of_memory",
-    "save_checkpoints",
-    "wait_for_resource_report",
-    "write_text",
-]
-
 
 def return_value(value=1):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 -- returns any value unchanged
     return value
@@ -125,8 +103,8 @@ def exit_with(code: int) -> None:
     sys.exit(code)
 
 
-def exit_after_checkpoint(code: int, starts: int) -> int:
-    """Save a checkpoint, one step after the last one; exit with a code before the last of some starts."""
+def exit_in_turn(codes: list[int]) -> int:
+    """Save a checkpoint, one step after the last one, and exit with the code of this start; 1 is a lack of memory."""
     import sys
 
     from trainer_core import checkpoints
@@ -136,8 +114,10 @@ def exit_after_checkpoint(code: int, starts: int) -> int:
     step = last.step + 1 if last else 1
     with store.save(step) as folder:
         (folder / "weights.txt").write_text("1")
-    if step < starts:
-        sys.exit(code)
+    if step <= len(codes):
+        if codes[step - 1] == 1:
+            raise MemoryError
+        sys.exit(codes[step - 1])
     return step
 
 

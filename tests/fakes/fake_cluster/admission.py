@@ -44,22 +44,15 @@ _UNCHECKED = "trainer.kubeflow.org/webhook-validation"
 
 
 class Admission:
-    """The webhooks.
-
-    Attributes:
-        kueue: Whether Kueue is installed: a TrainJob with a queue is suspended when it is created.
-    """
+    """The webhooks."""
 
     def __init__(self, store: Store, kueue: bool = False) -> None:
+        #: Whether Kueue is installed: a TrainJob with a queue is suspended when it is created.
         self.kueue = kueue
         self._store = store
 
     def check(self, intent: Intent) -> None:
-        """Fill in and refuse, as the webhooks do.
-
-        Raises:
-            RefusedError: 403 with the webhook's name and words.
-        """
+        """Fill in and refuse, as the webhooks do."""
         if intent.part:
             return
         if intent.kind == TRAINJOBS:

@@ -42,13 +42,7 @@ _REASONS = {
 
 
 class RefusedError(Exception):
-    """A request that the server does not grant.
-
-    Attributes:
-        code: HTTP status.
-        body: The metav1.Status.
-        headers: Further headers of the answer.
-    """
+    """A request that the server does not grant."""
 
     def __init__(
         self,
@@ -139,13 +133,7 @@ def forbidden(
 
 
 def invalid(kind: ApiResource, name: str, causes: Sequence[tuple[str, str, str]]) -> RefusedError:
-    """The object breaks the rules of its schema.
-
-    Args:
-        kind: What it is.
-        name: Its name.
-        causes: Reason (``FieldValueInvalid``), field and message of each broken rule.
-    """
+    """The object breaks the rules of its schema."""
     problems = [f"{field}: {message}" for _, field, message in causes]
     text = problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
     subject = f"{kind.kind}.{kind.group}" if kind.group else kind.kind

@@ -20,12 +20,7 @@ _GPU = "gpu"
 
 
 def jobset(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Raw:
-    """Return the JobSet of a TrainJob.
-
-    Args:
-        trainjob: The job.
-        runtime: The runtime that it refers to.
-    """
+    """Return the JobSet of a TrainJob."""
     template = copy.deepcopy(runtime["spec"]["template"])
     policy = runtime["spec"].get("mlPolicy") or {}
     name, spec = trainjob["metadata"]["name"], trainjob["spec"]

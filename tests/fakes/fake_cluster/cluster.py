@@ -410,11 +410,7 @@ class Cluster:
         self._gate.allow(verb, resource, namespace)
 
     def until(self, condition: Callable[[], _T], patience: float = 300.0) -> _T:
-        """Return what a condition returns as soon as that is true; it is polled.
-
-        Raises:
-            TimeoutError: It never is.
-        """
+        """Return what a condition returns as soon as that is true; it is polled."""
         end = time.monotonic() + patience
         while not (found := condition()):
             if time.monotonic() > end:

@@ -30,11 +30,7 @@ _OTHERS = ("jobset.x-k8s.io-0.12", "kubeflow.org-1.9")
 
 @cache
 def definitions(trainer: str) -> tuple[dict[str, Any], ...]:
-    """Return the definitions of a release of Trainer, of JobSet and of the Training Operator; not to be changed.
-
-    Raises:
-        LookupError: No such release is known.
-    """
+    """Return the definitions of a release of Trainer, of JobSet and of the Training Operator; not to be changed."""
     if trainer not in TRAINER_VERSIONS:
         raise LookupError(f"no Trainer {trainer}: there are {', '.join(TRAINER_VERSIONS)}")
     files = (f"trainer.kubeflow.org-{trainer}", *_OTHERS)

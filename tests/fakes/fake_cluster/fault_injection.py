@@ -14,11 +14,7 @@ __all__ = ["spoil", "spoilt"]
 
 
 async def spoil(request: web.Request, fault: Fault) -> None:
-    """Let a request fail; what happens within its answer is left to who writes that.
-
-    Raises:
-        RefusedError: Always, unless the fault is one of the answer.
-    """
+    """Let a request fail; what happens within its answer is left to who writes that."""
     if fault.in_stream:
         request[OF_REQUEST] = fault
         return

@@ -15,26 +15,22 @@ __all__ = ["KINDS", "OF_REQUEST", "Fault", "Faults"]
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one request.
+    """What happens to one request."""
 
-    Attributes:
-        status: It is refused with this status.
-        retry_after: Seconds in the header Retry-After of the refusal.
-        reset: The connection is reset.
-        hang: Seconds without an answer, then the connection is reset.
-        after: It takes effect before it fails, which the client cannot see.
-        truncate: The answer breaks off; a watch ends within a line.
-        gone: A watch ends with an error event: 410, the resourceVersion is too old.
-        drip: Seconds between the bytes of an answer.
-    """
-
+    #: It is refused with this status.
     status: int | None = None
+    #: Seconds in the header Retry-After of the refusal.
     retry_after: float | None = None
     reset: bool = False
+    #: Seconds without an answer, then the connection is reset.
     hang: float | None = None
+    #: It takes effect before it fails, which the client cannot see.
     after: bool = False
+    #: The answer breaks off; a watch ends within a line.
     truncate: bool = False
+    #: A watch ends with an error event: 410, the resourceVersion is too old.
     gone: bool = False
+    #: Seconds between the bytes of an answer.
     drip: float | None = None
 
     @property
@@ -90,12 +86,9 @@ class _Plan:
 
 @dataclass
 class Faults:
-    """The faults of a cluster.
+    """The faults of a cluster."""
 
-    Attributes:
-        counts: How often each has happened.
-    """
-
+    #: How often each has happened.
     counts: Counter[str] = field(default_factory=Counter)
     _plans: list[_Plan] = field(default_factory=list)
     _rate: float = 0.0

@@ -15,26 +15,17 @@ USER = "system:serviceaccount:default:worker"
 
 
 class Gate:
-    """Authentication and authorization.
-
-    Attributes:
-        tokens: What ``Authorization: Bearer`` may hold; change it to let tokens expire. Empty: anybody may come in.
-        user: Who messages say it was.
-    """
+    """Authentication and authorization."""
 
     def __init__(self, user: str = USER) -> None:
+        #: What ``Authorization: Bearer`` may hold; change it to let tokens expire. Empty: anybody may come in.
         self.tokens: set[str] = {TOKEN}
+        #: Who messages say it was.
         self.user = user
         self._forbidden: set[tuple[str, str, str | None]] = set()
 
     def forbid(self, verb: str, resource: str, namespace: str | None = None) -> None:
-        """Take a permission away, as if the role did not grant it.
-
-        Args:
-            verb: ``get``, ``list``, ``watch``, ``create``, ``patch``, ``update``, ``delete`` or ``*``.
-            resource: ``pods``, ``pods/log``, ``trainjobs`` …
-            namespace: Only there; None for everywhere.
-        """
+        """Take a permission away, as if the role did not grant it."""
         self._forbidden.add((verb, resource, namespace))
 
     def allow(self, verb: str, resource: str, namespace: str | None = None) -> None:
@@ -46,20 +37,12 @@ class Gate:
         return not any((v, resource, n) in self._forbidden for v in (verb, "*") for n in (namespace, None))
 
     def authenticate(self, headers: Mapping[str, str]) -> None:
-        """Refuse who does not show a token that is valid now.
-
-        Raises:
-            RefusedError: 401.
-        """
+        """Refuse who does not show a token that is valid now."""
         if self.tokens and headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
             raise answers.unauthorized()
 
     def authorize(self, verb: str, address: Address) -> None:
-        """Refuse what the role does not grant.
-
-        Raises:
-            RefusedError: 403.
-        """
+        """Refuse what the role does not grant."""
         kind, part = address.kind, address.part
         resource = f"{kind.plural}/{part}" if part else kind.plural
         if kind != ACCESS_REVIEWS and not self.allows(verb, resource, address.namespace):

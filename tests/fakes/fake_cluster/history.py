@@ -52,15 +52,12 @@ class Change:
 
 
 class History:
-    """Changes by revision.
-
-    Attributes:
-        revision: Of the newest change.
-        compacted: The revision up to which changes are forgotten.
-    """
+    """Changes by revision."""
 
     def __init__(self, keep: int) -> None:
+        #: Of the newest change.
         self.revision = 1
+        #: The revision up to which changes are forgotten.
         self.compacted = 1
         self._keep = keep
         self._changes: deque[Change] = deque()
@@ -81,11 +78,7 @@ class History:
         self.compacted = self.revision
 
     def since(self, revision: int) -> list[Change]:
-        """Return the changes after a revision.
-
-        Raises:
-            RefusedError: They are forgotten (410).
-        """
+        """Return the changes after a revision."""
         if revision < self.compacted:
             raise expired(f"too old resource version: {revision} ({self.compacted})")
         newest_first = itertools.takewhile(lambda change: change.revision > revision, reversed(self._changes))

@@ -47,15 +47,12 @@ _KUEUE_PATCH = {
 
 
 class Lives:
-    """The lives of a cluster's jobs.
-
-    Attributes:
-        delay: Seconds between two moves of lives that advance by themselves; None where only `tick` moves them.
-        on_deadline: Ends a TrainJob whose deadline is over.
-    """
+    """The lives of a cluster's jobs."""
 
     def __init__(self, store: Store, recorder: Recorder, logs: Logs, delay: float | None = 0.02) -> None:
+        #: Seconds between two moves of lives that advance by themselves; None where only `tick` moves them.
         self.delay = delay
+        #: Ends a TrainJob whose deadline is over.
         self.on_deadline: Callable[[Record], None] = lambda _: None
         self._store = store
         self._recorder = recorder

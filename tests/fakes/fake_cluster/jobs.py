@@ -28,17 +28,14 @@ _RANDOM = random.Random()  # noqa: S311 -- names, no secrets
 
 
 class BatchJobs:
-    """Controller of Jobs.
-
-    Attributes:
-        backoff_limit: Of Jobs without ``spec.backoffLimit``.
-        backoff: Seconds until a failed pod is replaced; doubled each time.
-        quota: Why the pods of a Job cannot be created, if they cannot.
-    """
+    """Controller of Jobs."""
 
     def __init__(self, store: Store, recorder: Recorder, backoff_limit: int | None, backoff: float) -> None:
+        #: Of Jobs without ``spec.backoffLimit``.
         self.backoff_limit = _BACKOFF_LIMIT if backoff_limit is None else backoff_limit
+        #: Seconds until a failed pod is replaced; doubled each time.
         self.backoff = backoff
+        #: Why the pods of a Job cannot be created, if they cannot.
         self.quota: Callable[[Record], str | None] = lambda _: None
         self._store = store
         self._recorder = recorder

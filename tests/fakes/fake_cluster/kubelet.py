@@ -48,21 +48,18 @@ class _Pod:
 
 
 class Kubelet:
-    """Runs the pods of Jobs. A pod without an owner was created by a test, which sets its status.
-
-    Attributes:
-        images: Entrypoints of images, for containers without a command: Python source by a part of the image's name.
-        backoff: Seconds until a container is restarted for the second time; doubled each time. The first is at once.
-        grace: Seconds between SIGTERM and SIGKILL, at most.
-        is_ours: Whether a pod is run here; the others have a scripted life.
-    """
+    """Runs the pods of Jobs. A pod without an owner was created by a test, which sets its status."""
 
     def __init__(
         self, store: Store, recorder: Recorder, logs: Logs, folder: Path, backoff: float, grace: float
     ) -> None:
+        #: Entrypoints of images, for containers without a command: Python source by a part of the image's name.
         self.images: dict[str, str] = {}
+        #: Seconds until a container is restarted for the second time; doubled each time. The first is at once.
         self.backoff = backoff
+        #: Seconds between SIGTERM and SIGKILL, at most.
         self.grace = grace
+        #: Whether a pod is run here; the others have a scripted life.
         self.is_ours: Callable[[Record], bool] = lambda _: True
         self._store = store
         self._recorder = recorder

@@ -20,11 +20,7 @@ _WHOLE = 253
 
 
 def check(intent: Intent) -> None:
-    """Refuse names, labels and annotations that no object may have.
-
-    Raises:
-        RefusedError: 422.
-    """
+    """Refuse names, labels and annotations that no object may have."""
     if intent.kind == ACCESS_REVIEWS or intent.part:
         return
     metadata = intent.new["metadata"]

@@ -72,11 +72,7 @@ def applied(target: dict[str, Any] | None, configuration: dict[str, Any]) -> dic
 
 
 def json_patched(target: Any, operations: Sequence[dict[str, Any]]) -> Any:
-    """Return a JSON patch (RFC 6902) of something.
-
-    Raises:
-        RefusedError: A path is not there, or a test fails (422).
-    """
+    """Return a JSON patch (RFC 6902) of something."""
     document = {"": copy.deepcopy(target)}
     for operation in operations:
         try:

@@ -34,19 +34,13 @@ def terminated(code: int, started: str | None = None, reason: str | None = None,
 
 @dataclass
 class ContainerState:
-    """One container of a pod.
-
-    Attributes:
-        name: Its name.
-        image: Its image.
-        state: Waiting, running or terminated.
-        last: How the run before ended.
-        restarts: How often it was started again.
-    """
+    """One container of a pod."""
 
     name: str
     image: str
+    #: Waiting, running or terminated.
     state: Raw = field(default_factory=lambda: waiting("ContainerCreating"))
+    #: How the run before ended.
     last: Raw = field(default_factory=dict)
     restarts: int = 0
 
@@ -94,8 +88,10 @@ class PodState:
         if self.inits:
             for container in self.containers:
                 container.state = waiting("PodInitializing")
+        #: Nothing of it is started again.
         self.ended = False
         self.scheduled = True
+        #: Why a kubelet, or a controller on its behalf, has ended the pod.
         self.reason = self.message = ""
         self._started = now()
         self._conditions: dict[str, Raw] = {}

@@ -32,14 +32,10 @@ def stamp(nanoseconds: int) -> str:
 
 
 class Log:
-    """What one run of a container has printed.
-
-    Attributes:
-        lines: Time in nanoseconds, and the line without its end; any sequence, so that a test may make up a long one.
-        ended: Nothing follows.
-    """
+    """What one run of a container has printed."""
 
     def __init__(self, lines: Sequence[tuple[int, bytes]] | None = None, ended: bool = False) -> None:
+        #: Time in nanoseconds, and the line without its end; any sequence, so that a test may make up a long one.
         self.lines: Sequence[tuple[int, bytes]] = [] if lines is None else lines
         self.ended = ended
         self._changed = asyncio.Event()

@@ -32,11 +32,7 @@ class Process:
 
     @classmethod
     async def start(cls, argv: Sequence[str], environment: Mapping[str, str], folder: Path, log: Log) -> Process:
-        """Start it.
-
-        Raises:
-            StartError: There is no such program.
-        """
+        """Start it."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,

@@ -24,13 +24,10 @@ _UNFINISHED = ("Pending", "Running")
 
 
 class PyTorchJobs:
-    """Reconciles PyTorchJobs.
-
-    Attributes:
-        quota: Why the pods of a job cannot be created, if they cannot.
-    """
+    """Reconciles PyTorchJobs."""
 
     def __init__(self, store: Store, recorder: Recorder) -> None:
+        #: Why the pods of a job cannot be created, if they cannot.
         self.quota: Callable[[Record], str | None] = lambda _: None
         self._store = store
         self._recorder = recorder

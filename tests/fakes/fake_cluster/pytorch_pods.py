@@ -40,13 +40,7 @@ def index_of(pod: Mapping[str, Any]) -> int:
 
 
 def pod(job: Mapping[str, Any], kind: str, index: int) -> Raw:
-    """Return the pod of a replica.
-
-    Args:
-        job: The PyTorchJob.
-        kind: ``Master`` or ``Worker``.
-        index: Which of that type it is.
-    """
+    """Return the pod of a replica."""
     name, replica = job["metadata"]["name"], replicas_of(job)[kind][0]
     template = copy.deepcopy(replica["template"])
     metadata, spec = template.get("metadata") or {}, template["spec"]

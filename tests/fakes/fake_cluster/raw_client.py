@@ -34,14 +34,7 @@ class RawClient:
         self._pool.clear()
 
     def send(self, method: str, path: str, body: Any = None, media: str | None = None) -> urllib3.BaseHTTPResponse:
-        """Send a request and return the answer as it is.
-
-        Args:
-            method: HTTP method.
-            path: With its query.
-            body: What to send as JSON; bytes are sent as they are.
-            media: Content type; for a PATCH a merge patch unless said otherwise.
-        """
+        """Send a request and return the answer as it is."""
         media = media or (_MERGE if method == "PATCH" else "application/json")
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         headers = {**self._headers, "Content-Type": media}

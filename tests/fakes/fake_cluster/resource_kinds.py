@@ -82,11 +82,7 @@ class ResourceKinds:
         return kind in self._with_status
 
     def of(self, raw: Mapping[str, Any]) -> ApiResource:
-        """Return the kind of an object.
-
-        Raises:
-            LookupError: The server has no such kind.
-        """
+        """Return the kind of an object."""
         for kind in self:
             if (kind.api_version, kind.kind) == (raw.get("apiVersion"), raw.get("kind")):
                 return kind

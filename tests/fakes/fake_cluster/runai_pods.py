@@ -33,13 +33,7 @@ def inherited(base: Mapping[str, Any], spec: Mapping[str, Any]) -> Raw:
 
 
 def pod(workload: Mapping[str, Any], spec: Mapping[str, Any], attempt: int) -> Raw:
-    """Return the pod of a TrainingWorkload.
-
-    Args:
-        workload: The workload.
-        spec: Its spec, with what it inherits.
-        attempt: How many have failed before it.
-    """
+    """Return the pod of a TrainingWorkload."""
     template = _template(workload["metadata"]["name"], spec)
     return {
         "apiVersion": PODS.api_version,

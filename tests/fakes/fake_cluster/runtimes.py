@@ -15,14 +15,7 @@ _ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
 def runtime(
     name: str, framework: str, policy: dict[str, Any] | None = None, initializers: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Return a ClusterTrainingRuntime in the shape of the stock ones.
-
-    Args:
-        name: Its name.
-        framework: Value of its framework label.
-        policy: ``mlPolicy``.
-        initializers: ``dataset-initializer``, ``model-initializer``: steps before ``node``; all share /workspace.
-    """
+    """Return a ClusterTrainingRuntime in the shape of the stock ones."""
     mounts = [{"name": "initializer", "mountPath": "/workspace"}] if initializers else []
     steps = [*(_step(step, step, mounts) for step in initializers), _step("node", "trainer", mounts)]
     if initializers:

@@ -76,9 +76,6 @@ class Sandbox:
     A separate Python (a virtual environment made by hand, in a millisecond), so that what a job installs stays in
     its container. What this Python has installed is seen there, trainer_core excepted where it is installed as
     editable: the image of a training does not have it.
-
-    Attributes:
-        termination_log: What a process writes there becomes the termination message.
     """
 
     def __init__(self, root: Path, volumes: Path, pod: Mapping[str, Any], container: Mapping[str, Any]) -> None:
@@ -86,6 +83,7 @@ class Sandbox:
         self._volumes = volumes
         self._pod = pod
         self._container = container
+        #: What a process writes there becomes the termination message.
         self.termination_log = self._root / "termination-log"
 
     @property

@@ -54,11 +54,7 @@ class Schemas:
             )
 
     def check(self, intent: Intent) -> None:
-        """Prune, default and validate what is to be kept.
-
-        Raises:
-            RefusedError: 400 for unknown fields where the request is strict, 422 for whatever else is wrong.
-        """
+        """Prune, default and validate what is to be kept."""
         kind = intent.kind
         schema = self._schemas.get((kind.group, kind.version, kind.plural))
         if schema is None:

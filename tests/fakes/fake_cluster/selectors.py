@@ -20,15 +20,7 @@ _EXISTS = re.compile(rf"\s*(!?)\s*({_NAME})\s*(?:,|$)")
 
 
 def selector(labels: str | None, fields: str | None) -> Selector:
-    """Return a test of whether an object is selected.
-
-    Args:
-        labels: ``labelSelector`` of the query.
-        fields: ``fieldSelector`` of the query.
-
-    Raises:
-        RefusedError: It cannot be read (400).
-    """
+    """Return a test of whether an object is selected."""
     tests = [*_label_tests(labels or ""), *_field_tests(fields or "")]
     return lambda raw: all(test(raw) for test in tests)
 

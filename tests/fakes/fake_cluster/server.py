@@ -34,37 +34,28 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it came in.
-
-    Attributes:
-        method: HTTP method.
-        path: Without the query.
-        query: The last value of each parameter.
-        time: When, by the monotonic clock.
-        agent: User-Agent.
-        verb: ``get``, ``list``, ``watch``, ``create`` …; empty for what is about no object.
-        type: Content-Type of what it sends.
-    """
+    """A request as it came in."""
 
     method: str
+    #: Without the query.
     path: str
+    #: The last value of each parameter.
     query: dict[str, str]
+    #: When, by the monotonic clock.
     time: float
     agent: str
+    #: ``get``, ``list``, ``watch``, ``create`` …; empty for what is about no object.
     verb: str
     type: str = ""
 
 
 class Server:
-    """The server.
-
-    Attributes:
-        requests: The newest requests, oldest first.
-        counts: How many requests there were, by verb and plural: ``list pods``.
-    """
+    """The server."""
 
     def __init__(self, store: Store, gate: Gate, faults: Faults, logs: Logs) -> None:
+        #: The newest requests, oldest first.
         self.requests: deque[Request] = deque(maxlen=_REMEMBERED)
+        #: How many requests there were, by verb and plural: ``list pods``.
         self.counts: Counter[str] = Counter()
         self.watches = Watches(store)
         self.writer = Writer(store, gate)

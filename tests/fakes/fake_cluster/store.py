@@ -44,19 +44,14 @@ class Backup:
 
 
 class Store:
-    """All objects of a cluster.
-
-    Attributes:
-        history: What happened to them.
-        graceful: A deleted pod that runs on a node stays until the kubelet calls `finish`.
-        collect: Schedules a call of the garbage collector, which is slower than controllers.
-        listeners: Called after each change.
-    """
+    """All objects of a cluster."""
 
     def __init__(self, registry: ResourceKinds, keep: int = 100_000) -> None:
         self.history = History(keep)
         self.registry = registry
+        #: A deleted pod that runs on a node stays until the kubelet calls `finish`.
         self.graceful = False
+        #: Schedules a call of the garbage collector, which is slower than controllers.
         self.collect: Callable[[Callable[[], None]], object] = lambda act: act()
         self.listeners: list[Callable[[Change], None]] = []
         self._records: dict[StoredAs, dict[tuple[str, str], Record]] = defaultdict(dict)
@@ -79,21 +74,13 @@ class Store:
         return self._records[stored_as(kind)].get((namespace or "", name))
 
     def get(self, kind: ApiResource, namespace: str | None, name: str) -> Record:
-        """Return an object.
-
-        Raises:
-            RefusedError: It is not there (404).
-        """
+        """Return an object."""
         if found := self.find(kind, namespace, name):
             return found
         raise answers.not_found(kind, name)
 
     def listed(self, kind: ApiResource, namespace: str | None = None, revision: int | None = None) -> list[Record]:
-        """Return objects, sorted by namespace and name, as they are or as they were at a revision.
-
-        Raises:
-            RefusedError: That is too long ago (410).
-        """
+        """Return objects, sorted by namespace and name, as they are or as they were at a revision."""
         records = self._records[stored_as(kind)]
         if revision is not None and revision < self.history.revision:
             records = dict(records)
@@ -105,11 +92,7 @@ class Store:
         return [records[key] for key in sorted(records) if namespace is None or key[0] == namespace]
 
     def create(self, kind: ApiResource, raw: Mapping[str, Any]) -> Record:
-        """Store a new object. The caller must not modify it afterwards.
-
-        Raises:
-            RefusedError: Its name is taken (409).
-        """
+        """Store a new object. The caller must not modify it afterwards."""
         metadata = dict(raw.get("metadata") or {})
         raw = {**raw, "metadata": metadata}
         if not metadata.get("name") and metadata.get("generateName"):
@@ -122,16 +105,7 @@ class Store:
         return self._put(kind, raw, None)
 
     def replace(self, kind: ApiResource, raw: Mapping[str, Any], part: str | None = None) -> Record:
-        """Keep another version of an object.
-
-        Args:
-            kind: What it is.
-            raw: The whole object; with a resourceVersion or uid, only if they are still the same.
-            part: ``status`` to change nothing but status.
-
-        Raises:
-            RefusedError: It is not there (404), or another one by now (409).
-        """
+        """Keep another version of an object."""
         metadata = raw["metadata"]
         old = self.get(kind, metadata.get("namespace"), metadata["name"])
         self._expect(kind, old, metadata.get("uid"), metadata.get("resourceVersion"))
@@ -170,14 +144,7 @@ class Store:
         revision: str | None = None,
         grace: int | None = None,
     ) -> Record:
-        """Delete an object, and what it owns.
-
-        Returns:
-            The object: with a deletionTimestamp where it ends later, else as it was last.
-
-        Raises:
-            RefusedError: It is not there (404), or another one (409).
-        """
+        """Delete an object, and what it owns."""
         record = self.get(kind, namespace, name)
         self._expect(kind, record, uid, revision, deleting=True)
         raw = copy.deepcopy(record.raw)

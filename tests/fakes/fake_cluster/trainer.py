@@ -21,13 +21,10 @@ _AGAIN = 0.2
 
 
 class Trainer:
-    """Controller of TrainJobs.
-
-    Attributes:
-        refusal: Why the JobSet of a TrainJob cannot be created, if it cannot.
-    """
+    """Controller of TrainJobs."""
 
     def __init__(self, store: Store, recorder: Recorder) -> None:
+        #: Why the JobSet of a TrainJob cannot be created, if it cannot.
         self.refusal: Callable[[Record], str | None] = lambda _: None
         self._store = store
         self._recorder = recorder

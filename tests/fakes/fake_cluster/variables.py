@@ -31,11 +31,7 @@ def expanded(text: str, known: Mapping[str, str]) -> str:
 
 
 def environment(store: Store, pod: Raw, container: Raw, node: str) -> dict[str, str]:
-    """Return the variables that a container is given.
-
-    Raises:
-        ConfigError: A Secret, a ConfigMap or a key of it is missing.
-    """
+    """Return the variables that a container is given."""
     namespace = pod["metadata"]["namespace"]
     known: dict[str, str] = {}
     for source in container.get("envFrom") or ():

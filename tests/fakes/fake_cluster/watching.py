@@ -25,13 +25,10 @@ _LONGEST = 3600.0
 
 
 class Watches:
-    """All open watches.
-
-    Attributes:
-        bookmark_interval: Seconds between bookmarks; a real server leaves about a minute.
-    """
+    """All open watches."""
 
     def __init__(self, store: Store, bookmark_interval: float = 1.0) -> None:
+        #: Seconds between bookmarks; a real server leaves about a minute.
         self.bookmark_interval = bookmark_interval
         self._store = store
         self._open: set[asyncio.Transport] = set()

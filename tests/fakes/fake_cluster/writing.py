@@ -46,13 +46,10 @@ Check = Callable[[Intent], None]
 
 
 class Writer:
-    """Everything that changes objects over HTTP.
-
-    Attributes:
-        checks: What every object goes through before it is kept, in this order.
-    """
+    """Everything that changes objects over HTTP."""
 
     def __init__(self, store: Store, gate: Gate) -> None:
+        #: What every object goes through before it is kept, in this order.
         self.checks: list[Check] = []
         self._store = store
         self._gate = gate
@@ -122,11 +119,7 @@ class Writer:
         return web.json_response(status, status=201)
 
     def _check_budgets(self, pod: Record) -> None:
-        """Refuse to evict a pod that runs and that a budget protects.
-
-        Raises:
-            RefusedError: 429; 500 where several budgets select the pod.
-        """
+        """Refuse to evict a pod that runs and that a budget protects."""
         if pod.metadata.get("deletionTimestamp") or (pod.raw.get("status") or {}).get("phase") != "Running":
             return
         labels = (pod.metadata.get("labels") or {}).items()
@@ -221,11 +214,7 @@ def _body(data: bytes, load: Callable[[bytes], Any] = yaml.safe_load) -> Any:
 
 
 def _fit(address: Address, raw: Any) -> None:
-    """Refuse a body that is about something else than the path, and fill in what the path says.
-
-    Raises:
-        RefusedError: 400.
-    """
+    """Refuse a body that is about something else than the path, and fill in what the path says."""
     kind = address.kind
     if not isinstance(raw, dict) or not raw.get("kind") or not raw.get("apiVersion"):
         raise answers.bad_request("Object 'Kind' is missing in the request body")

@@ -11,28 +11,22 @@ __all__ = ["Fault", "cut", "held", "refused", "spoiled"]
 
 @dataclass
 class Fault:
-    """One thing that goes wrong; `times` counts down.
+    """One thing that goes wrong; `times` counts down."""
 
-    Attributes:
-        part: Of the path; a fault applies to no other request.
-        method: Likewise; None for any.
-        times: How often.
-        status: Answered instead.
-        headers: Of that answer.
-        after: Bytes of the body that are sent before the connection breaks, or before `gate`.
-        spoils: The body is of the right length, and wrong.
-        gate: The rest of the body is sent when this is set.
-        reached: Set when the body has come to `after`.
-    """
-
+    #: Part of the path, and the method, of the requests that the fault applies to.
     part: str
     method: str | None = None
     times: int = 1
+    #: Answered instead.
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    #: Bytes of the body that are sent before the connection breaks, or before `gate`.
     after: int = 0
+    #: The body is of the right length, and wrong.
     spoils: bool = False
+    #: The rest of the body is sent when this is set.
     gate: threading.Event | None = None
+    #: Set when the body has come to `after`.
     reached: threading.Event = field(default_factory=threading.Event)
 
     def meets(self, method: str, path: str) -> bool:

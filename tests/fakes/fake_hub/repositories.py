@@ -62,22 +62,18 @@ NOT_FOUND = Access(404, "RepoNotFound", "Repository not found")
 
 @dataclass
 class Repository:
-    """One repository.
+    """One repository."""
 
-    Attributes:
-        name: ``owner/name``.
-        kind: ``model`` or ``dataset``.
-        private: Only the tokens of `readers` see it.
-        gated: Its listing is public; only the tokens of `readers` get its files.
-        disabled: Its author closed it.
-        xet: In its listing, large files are in the Hub's newer storage, as all of them are today.
-    """
-
+    #: ``owner/name``.
     name: str
+    #: ``model`` or ``dataset``.
     kind: str = "model"
+    #: Only the tokens of `readers` see it.
     private: bool = False
+    #: Its listing is public; only the tokens of `readers` get its files.
     gated: bool = False
     disabled: bool = False
+    #: In its listing, large files are in the Hub's newer storage, as all of them are today.
     xet: bool = False
     readers: set[str] = field(default_factory=set)
     commits: dict[str, dict[str, Blob]] = field(default_factory=dict)
@@ -103,13 +99,7 @@ class Repository:
         return sha if sha in self.commits else None
 
     def access(self, token: str | None, known: set[str], files: bool) -> Access:
-        """Return what the Hub answers to a reader.
-
-        Args:
-            token: Token of the request; None without one.
-            known: The valid tokens.
-            files: Whether files are requested, and not the listing.
-        """
+        """Return what the Hub answers to a reader."""
         if token is not None and token not in known:
             return _BAD_TOKEN
         if self.disabled:

@@ -31,25 +31,17 @@ class InvalidRunError(Exception):
 
 @dataclass
 class CompiledPipeline:
-    """A pipeline as Argo gets it.
-
-    Attributes:
-        name: Of the pipeline.
-        root: Component specification of the root DAG.
-        components: Component specifications by key.
-        keys: The key of each component: for one with a container, the hash of the container.
-        containers: Container specifications by key.
-        importers: Importer specifications by component name.
-        kubernetes: Kubernetes settings by component name.
-        workspace: Settings of the run's workspace claim; None without one.
-        parameters: Parameters of the run, with defaults filled in.
-    """
+    """A pipeline as Argo gets it."""
 
     name: str
+    #: Parameters of the run, with defaults filled in.
     parameters: dict[str, Any]
+    #: Settings of the run's workspace claim; None without one.
     workspace: Mapping[str, Any] | None
+    #: Component specification of the root DAG.
     root: dict[str, Any] = field(default_factory=dict)
     components: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: The key of each component: for one with a container, the hash of the container.
     keys: dict[str, str] = field(default_factory=dict)
     containers: dict[str, dict[str, Any]] = field(default_factory=dict)
     importers: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -65,15 +57,7 @@ class CompiledPipeline:
 
 
 def compile_pipeline(documents: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> CompiledPipeline:
-    """Return a pipeline, ready to run (RunWorkflow and argocompiler.Compile).
-
-    Args:
-        documents: The compiled YAML: the pipeline, and the platform specification if it has one.
-        parameters: Of the run.
-
-    Raises:
-        InvalidRunError: A parameter is missing, unknown or of another type, or the pipeline cannot be compiled.
-    """
+    """Return a pipeline, ready to run (RunWorkflow and argocompiler.Compile)."""
     spec = to_value(copy.deepcopy(documents[0]))
     platform = to_value(copy.deepcopy(documents[1])) if len(documents) > 1 else {}
     kubernetes = platform.get("platforms", {}).get("kubernetes", {})

@@ -27,16 +27,13 @@ __all__ = ["Backend", "RunResult"]
 
 @dataclass
 class RunResult:
-    """A run that has ended.
+    """A run that has ended."""
 
-    Attributes:
-        phase: Succeeded, Failed or Error.
-        nodes: All tasks and iterations, in the order in which they ran.
-        run: Names of the run, and its pipeline.
-    """
-
+    #: Succeeded, Failed or Error.
     phase: str
+    #: All tasks and iterations, in the order in which they ran.
     nodes: list[Node]
+    #: Names of the run, and its pipeline.
     run: Run
     root: Execution
     store: MetadataStore
@@ -107,18 +104,7 @@ class Backend:
         on_line: Callable[[Step, str], None] = lambda step, line: None,
         schedule_time: str | None = None,
     ) -> RunResult:
-        """Create a run and run it to its end.
-
-        Args:
-            pipeline: Compiled YAML, or its documents.
-            parameters: Of the run.
-            pods: What happens to the tries of a task, by the task's name.
-            on_line: Called with a running step and each line of its output.
-            schedule_time: When a recurring run was due, in UTC.
-
-        Raises:
-            InvalidRunError: The API server refuses it.
-        """
+        """Create a run and run it to its end."""
         documents = list(yaml.safe_load_all(pipeline.read_text())) if isinstance(pipeline, Path) else pipeline
         compiled = compile_pipeline(documents, parameters or {})
         run_id = str(uuid4())

@@ -39,15 +39,7 @@ class ConditionError(Exception):
 
 
 def evaluate(condition: str, parameters: Mapping[str, Any]) -> bool:
-    """Return whether a task is to run.
-
-    Args:
-        condition: ``triggerPolicy.condition`` of the task.
-        parameters: Input parameters of the task.
-
-    Raises:
-        ConditionError: A parameter is missing, two values cannot be compared, or the value is no boolean.
-    """
+    """Return whether a task is to run."""
     text = "".join(_WORDS.get(token, token) for token in _TOKEN.findall(condition)).strip()
     try:
         value = _evaluate(ast.parse(text, mode="eval").body, parameters)

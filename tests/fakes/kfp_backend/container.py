@@ -29,32 +29,24 @@ CLOSES_WITHIN = 120.0
 
 @dataclass(frozen=True)
 class ProgramEnd:
-    """How a program has ended.
-
-    Attributes:
-        code: Exit code; -15 after SIGTERM and -9 after SIGKILL.
-        terminated: Whether SIGTERM was sent to it.
-        output_left_open: Whether a process it has left still holds its output: on KFP the step never ends.
-    """
+    """How a program has ended."""
 
     code: int
+    #: Whether SIGTERM was sent to it.
     terminated: bool = False
+    #: Whether a process it has left still holds its output: on KFP the step never ends.
     output_left_open: bool = False
 
 
 @dataclass
 class Container:
-    """The file system and the process of one try. A context manager: with its end all of its processes end.
+    """The file system and the process of one try. A context manager: with its end all of its processes end."""
 
-    Args:
-        folder: For the try's files; must not exist.
-        environment: Variables, with the image's.
-        mounts: Folders of this machine by path in the container.
-        on_line: Called with each line of output.
-    """
-
+    #: For the try's files; must not exist.
     folder: Path
+    #: Variables, with the image's.
     environment: Mapping[str, str]
+    #: Folders of this machine by path in the container.
     mounts: Mapping[str, Path] = field(default_factory=dict)
     on_line: Callable[[str], None] = lambda _: None
 
@@ -93,12 +85,7 @@ class Container:
         return path
 
     def run(self, command: Sequence[str], waits_for_output: bool) -> ProgramEnd:
-        """Run a program to its end.
-
-        Args:
-            command: Program and arguments.
-            waits_for_output: Whether the step ends only when all processes have closed the output.
-        """
+        """Run a program to its end."""
         read, write = os.pipe()
         specification = self.folder / "specification.json"
         specification.write_text(json.dumps(self._specify(command, write)), encoding="utf-8")
@@ -117,11 +104,7 @@ class Container:
             self._kill()
 
     def terminate(self, kill_after: float) -> None:
-        """Send SIGTERM to the program's group, and SIGKILL to all processes soon after.
-
-        Args:
-            kill_after: Seconds between the two: 0 to 1, as long as Argo's emissary takes to see the launcher's end.
-        """
+        """Send SIGTERM to the program's group, and SIGKILL to all processes soon after."""
         if self._process is not None and self._kill_at is None:
             self._process.send_signal(signal.SIGTERM)
             self._kill_at = time.monotonic() + kill_after

@@ -36,22 +36,16 @@ class DriverError(Exception):
 
 @dataclass
 class Run:
-    """Names of a run.
+    """Names of a run."""
 
-    Attributes:
-        id: KFP's id of the run, which is also the UID in the text of the Workflow.
-        name: Name of the Workflow.
-        display_name: The run's name in the UI.
-        pipeline: The compiled pipeline.
-        create_time: Creation time of the Workflow, in UTC.
-        schedule_time: Time that a recurring run was due; that of the creation for others.
-    """
-
+    #: KFP's id of the run, which is also the UID in the text of the Workflow.
     id: str
     name: str
     display_name: str
     pipeline: CompiledPipeline
+    #: Creation time of the Workflow, in UTC.
     create_time: str
+    #: Time that a recurring run was due; that of the creation for others.
     schedule_time: str
 
     def argo_variables(self, namespace: str) -> dict[str, str]:
@@ -66,18 +60,14 @@ class Run:
 
 @dataclass
 class ContainerDecision:
-    """What the driver of a container task writes for Argo.
-
-    Attributes:
-        execution: As registered.
-        triggers: Whether the task's condition is met.
-        cached: Whether outputs of an earlier execution are used.
-        pod: What the step's pod runs; None where it runs nothing.
-    """
+    """What the driver of a container task writes for Argo."""
 
     execution: Execution
+    #: Whether the task's condition is met.
     triggers: bool
+    #: Whether outputs of an earlier execution are used.
     cached: bool = False
+    #: What the step's pod runs; None where it runs nothing.
     pod: PodSpec | None = None
 
 
@@ -129,11 +119,7 @@ class Driver:
     def drive_dag(
         self, name: str, spec: Mapping[str, Any], dag: Execution, iteration: int | None = None
     ) -> tuple[Execution, bool]:
-        """Register a sub-DAG, a loop, or an iteration of a loop; return it and whether its condition is met (DAG).
-
-        Raises:
-            DriverError: Something cannot be resolved.
-        """
+        """Register a sub-DAG, a loop, or an iteration of a loop; return it and whether its condition is met (DAG)."""
         task = self._task(name, spec, dag, iteration)
         inputs = self._resolve_inputs(task, for_dag=True)
         triggers = self._triggers(task, inputs)
@@ -147,11 +133,7 @@ class Driver:
         return execution, triggers
 
     def drive_container(self, name: str, spec: Mapping[str, Any], dag: Execution) -> ContainerDecision:
-        """Prepare the pod of a container task (Container).
-
-        Raises:
-            DriverError: Something cannot be resolved, or is too long.
-        """
+        """Prepare the pod of a container task (Container)."""
         task = self._task(name, spec, dag)
         inputs = self._resolve_inputs(task)
         triggers = self._triggers(task, inputs)

@@ -26,11 +26,7 @@ def import_artifact(
     objects: ObjectStore,
     workspace: Path | None,
 ) -> Execution:
-    """Register an artifact (ImportLauncher); an equal one is used again unless ``reimport`` is set.
-
-    Raises:
-        ImporterError: The URI is empty, or of a scheme that no importer takes.
-    """
+    """Register an artifact (ImportLauncher); an equal one is used again unless ``reimport`` is set."""
     to_workspace = bool(importer.get("downloadToWorkspace"))
     execution = store.create("importer", name, dag, inputs={})
     execution.in_workspace = to_workspace

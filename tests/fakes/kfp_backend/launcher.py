@@ -48,18 +48,15 @@ class LauncherError(Exception):
 
 @dataclass
 class StepEnd:
-    """How one try of a step has ended.
+    """How one try of a step has ended."""
 
-    Attributes:
-        error: Why the launcher failed; empty after success.
-        program: How the program has ended; None if it was not started.
-        log: What the launcher wrote to its stdout: the program's output.
-        arguments: The program's command and arguments, all placeholders replaced.
-    """
-
+    #: Why the launcher failed; empty after success.
     error: str = ""
+    #: How the program has ended; None if it was not started.
     program: ProgramEnd | None = None
+    #: What the launcher wrote to its stdout: the program's output.
     log: str = ""
+    #: The program's command and arguments, all placeholders replaced.
     arguments: list[str] = field(default_factory=list)
     outputs: dict[str, Any] | None = None
     artifacts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -99,14 +96,7 @@ class Launcher:
     def execute(
         self, pod: PodSpec, container: Container, argo_variables: Mapping[str, str], retry: int | None
     ) -> StepEnd:
-        """Run a try, and publish its outputs.
-
-        Args:
-            pod: As the driver wrote it.
-            container: File system and process of this try.
-            argo_variables: What Argo replaces in text.
-            retry: KFP_RETRY_INDEX; None for a task without a retry policy.
-        """
+        """Run a try, and publish its outputs."""
         end = StepEnd()
         try:
             self._execute(pod, container, argo_variables, retry or 0, end)
@@ -323,11 +313,7 @@ def _path_of(artifact: Mapping[str, Any]) -> str:
 
 
 def _placeholders(executor_input: Mapping[str, Any]) -> dict[str, str]:
-    """Return the text of all placeholders (getPlaceholders).
-
-    Raises:
-        LauncherError: A parameter is null, or an output artifact has no path.
-    """
+    """Return the text of all placeholders (getPlaceholders)."""
     inputs, outputs = executor_input["inputs"], executor_input["outputs"]
     found: dict[str, str] = {}
     for name, given in inputs["artifacts"].items():
@@ -362,11 +348,7 @@ def _placeholder_text(value: Any) -> str:
 
 
 def _read_executor_output(path: Path) -> dict[str, Any]:
-    """Read executor_output.json as protojson does; a missing file is an empty one (getExecutorOutputFile).
-
-    Raises:
-        ConversionError: It is no JSON, or has an unknown field.
-    """
+    """Read executor_output.json as protojson does; a missing file is an empty one (getExecutorOutputFile)."""
     if not path.exists():
         return {}
     written = _known_fields(parse_json(path.read_text(encoding="utf-8")), _OUTPUT_FIELDS)

@@ -17,18 +17,13 @@ class MetadataStoreError(Exception):
 
 @dataclass
 class Artifact:
-    """A registered artifact.
+    """A registered artifact."""
 
-    Attributes:
-        id: Its number; consumers get it as the artifact's name.
-        type: The schema's title.
-        uri: Where its content is.
-        metadata: As the store keeps them: lists and structs are wrapped.
-    """
-
+    #: Its number; consumers get it as the artifact's name.
     id: int
     type: str
     uri: str
+    #: As the store keeps them: lists and structs are wrapped.
     metadata: dict[str, Any]
 
     def runtime_artifact(self) -> dict[str, Any]:
@@ -43,30 +38,25 @@ class Artifact:
 
 @dataclass
 class Execution:
-    """One DAG, one container task or one importer of a run.
-
-    Attributes:
-        type: ``"dag"``, ``"container"`` or ``"importer"``.
-        task_name: Name of the task in its DAG; equal for all iterations of a loop.
-        parent: The DAG around it; None for the root.
-        state: RUNNING, COMPLETE, FAILED, CACHED or CANCELED; CANCELED is a task whose condition was false.
-        iteration_index: Set for the iterations of a loop.
-        iteration_count: Set for a loop.
-        total_tasks: Tasks of a DAG's specification; 0 for others.
-        parameter_producers: Of a DAG, where its output parameters come from.
-        artifact_producers: Of a DAG, where its output artifacts come from.
-    """
+    """One DAG, one container task or one importer of a run."""
 
     id: int
+    #: ``"dag"``, ``"container"`` or ``"importer"``.
     type: str
+    #: Name of the task in its DAG; equal for all iterations of a loop.
     task_name: str
+    #: The DAG around it; None for the root.
     parent: Execution | None
     inputs: dict[str, Any]
+    #: RUNNING, COMPLETE, FAILED, CACHED or CANCELED; CANCELED is a task whose condition was false.
     state: str = "RUNNING"
     iteration_index: int | None = None
     iteration_count: int | None = None
+    #: Tasks of a DAG's specification; 0 for others.
     total_tasks: int = 0
+    #: Of a DAG, where its output parameters come from.
     parameter_producers: Mapping[str, Any] | None = None
+    #: Of a DAG, where its output artifacts come from.
     artifact_producers: Mapping[str, Any] | None = None
     outputs: dict[str, Any] = field(default_factory=dict)
     input_events: list[tuple[str, int]] = field(default_factory=list)
@@ -89,11 +79,7 @@ class MetadataStore:
         return execution
 
     def record_artifact(self, name: str, kind: str, uri: str, metadata: Mapping[str, Any]) -> Artifact:
-        """Register an artifact.
-
-        Raises:
-            ConversionError: A metadata value is null.
-        """
+        """Register an artifact."""
         kept = to_metadata_store(metadata)
         kept.setdefault("display_name", name)
         kept.setdefault("store_session_info", "{}")
@@ -106,11 +92,7 @@ class MetadataStore:
         return [execution for execution in self.executions if execution.parent is dag]
 
     def child(self, dag: Execution, task_name: str) -> Execution:
-        """Return the execution of a task.
-
-        Raises:
-            MetadataStoreError: There is none, or more than one that is not an iteration of a loop.
-        """
+        """Return the execution of a task."""
         found = [child for child in self.children(dag) if child.task_name == task_name]
         if len(found) > 1:
             raise MetadataStoreError(f"two tasks have the same task name {task_name!r}")

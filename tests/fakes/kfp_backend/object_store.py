@@ -21,25 +21,16 @@ class ObjectStoreError(Exception):
 
 @dataclass(frozen=True)
 class BucketConfig:
-    """A bucket, and the prefix that all keys have.
-
-    Attributes:
-        scheme: With its ``://``.
-        name: The bucket's name.
-        prefix: Empty, or ending in ``/``.
-    """
+    """A bucket, and the prefix that all keys have."""
 
     scheme: str
     name: str
+    #: Empty, or ending in ``/``.
     prefix: str = ""
 
     @classmethod
     def parse(cls, uri: str) -> BucketConfig:
-        """Read a pipeline root.
-
-        Raises:
-            ObjectStoreError: It is in no bucket.
-        """
+        """Read a pipeline root."""
         found = _BUCKET.match(uri)
         if not found:
             raise ObjectStoreError(f'parse bucket config failed: unrecognized pipeline root format: "{uri}"')
@@ -61,11 +52,7 @@ class BucketConfig:
         return self.scheme + str(PurePosixPath(self.name, self.prefix))
 
     def key(self, uri: str) -> str:
-        """Return the key of an artifact, below the prefix.
-
-        Raises:
-            ObjectStoreError: The URI is of another bucket, or of another prefix.
-        """
+        """Return the key of an artifact, below the prefix."""
         if not uri.startswith(self.prefixed_bucket):
             raise ObjectStoreError(f'URI "{uri}" does not have expected bucket prefix "{self.prefixed_bucket}"')
         key = uri.removeprefix(self.prefixed_bucket).lstrip("/")
@@ -131,11 +118,7 @@ class ObjectStore:
 
 
 def local_path(uri: str) -> str:
-    """Return where the launcher keeps the content of a URI in the step's container (LocalPathForURI).
-
-    Raises:
-        ObjectStoreError: It keeps content of this scheme nowhere.
-    """
+    """Return where the launcher keeps the content of a URI in the step's container (LocalPathForURI)."""
     for scheme, folder in _FOLDERS.items():
         if uri.startswith(scheme):
             return folder + uri.removeprefix(scheme)

@@ -51,30 +51,20 @@ class Api(Protocol):
 
 @dataclass
 class Objects:
-    """Objects of the namespace of the runs.
+    """Objects of the namespace of the runs."""
 
-    Attributes:
-        claims: Names of persistent volume claims.
-        claims_folder: Holds a folder for each claim; that of a fake cluster lets its pods mount the same claims.
-        secrets: Values by secret and key.
-        config_maps: Values by config map and key.
-        host_folders: Folders of this machine that each step sees at the same path, such as one with a kubeconfig.
-        api: API server that has a Workflow for each run and a Pod for each step; None for none.
-    """
-
+    #: Holds a folder for each claim; that of a fake cluster lets its pods mount the same claims.
     claims_folder: Path
     claims: set[str] = field(default_factory=set)
     secrets: dict[str, dict[str, str]] = field(default_factory=dict)
     config_maps: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: Folders of this machine that each step sees at the same path, such as one with a kubeconfig.
     host_folders: list[Path] = field(default_factory=list)
+    #: API server that has a Workflow for each run and a Pod for each step; None for none.
     api: Api | None = None
 
     def claim(self, name: str) -> Path:
-        """Return the folder of a claim.
-
-        Raises:
-            PodNotStartedError: There is no such claim.
-        """
+        """Return the folder of a claim."""
         if name not in self.claims:
             raise PodNotStartedError(f'persistentvolumeclaim "{name}" not found')
         folder = self.claims_folder / name
@@ -82,11 +72,7 @@ class Objects:
         return folder
 
     def mounts(self, pod: PodSpec, folder: Path) -> dict[str, Path]:
-        """Return folders by mount path; what secrets and config maps hold is written below a folder.
-
-        Raises:
-            PodNotStartedError: A volume refers to something that is not there.
-        """
+        """Return folders by mount path; what secrets and config maps hold is written below a folder."""
         volumes = {volume["name"]: volume for volume in pod.volumes}
         found = {str(path): path for path in self.host_folders}
         for mount in pod.volume_mounts:
@@ -96,16 +82,7 @@ class Objects:
         return found
 
     def environment(self, pod: PodSpec, fields: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables of a step.
-
-        Args:
-            pod: The step's pod.
-            fields: Values of ``fieldRef`` by path.
-            own: Variables of image, Argo and KFP; later ones may refer to them.
-
-        Raises:
-            PodNotStartedError: A variable refers to something that is not there.
-        """
+        """Return the variables of a step."""
         values = dict(own)
         for variable in pod.environment:
             source = variable.get("valueFrom")

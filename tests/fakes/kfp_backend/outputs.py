@@ -12,22 +12,14 @@ __all__ = ["find_artifacts", "find_parameter", "read_items"]
 
 
 def find_parameter(store: MetadataStore, dag: Execution, task: str, key: str) -> Any:
-    """Return an output parameter of a task, or the list of all iterations' if the task is a loop.
-
-    Raises:
-        MetadataStoreError: No such task has run.
-    """
+    """Return an output parameter of a task, or the list of all iterations' if the task is a loop."""
     found = list(_producers(store, store.child(dag, task), key, "parameters"))
     values = [producer.outputs.get(name) for producer, name in found]
     return values if _is_loop(store.child(dag, task)) else values[0]
 
 
 def find_artifacts(store: MetadataStore, dag: Execution, task: str, key: str) -> list[dict[str, Any]]:
-    """Return an output artifact of a task, or those of all iterations if the task is a loop.
-
-    Raises:
-        MetadataStoreError: No such task has run, or it has no such artifact.
-    """
+    """Return an output artifact of a task, or those of all iterations if the task is a loop."""
     artifacts = []
     for producer, name in _producers(store, store.child(dag, task), key, "artifacts"):
         available = store.output_artifacts(producer)
@@ -43,11 +35,7 @@ def find_artifacts(store: MetadataStore, dag: Execution, task: str, key: str) ->
 
 
 def read_items(value: Any) -> list[Any]:
-    """Return the items of a loop: a list, or the JSON text of one.
-
-    Raises:
-        ConversionError: It is neither.
-    """
+    """Return the items of a loop: a list, or the JSON text of one."""
     items = parse_json(value) if isinstance(value, str) else value
     if not isinstance(items, list):
         raise ConversionError(f"value of type {type(value).__name__} cannot be iterated")

@@ -17,11 +17,7 @@ class QuantityError(ValueError):
 
 
 def canonical_quantity(text: str) -> str:
-    """Return a quantity as the API server writes it.
-
-    Raises:
-        QuantityError: It is no quantity.
-    """
+    """Return a quantity as the API server writes it."""
     found = _FORM.fullmatch(text)
     if not found:
         raise QuantityError("quantities must match the regular expression of Kubernetes")

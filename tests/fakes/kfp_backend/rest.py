@@ -19,19 +19,14 @@ __all__ = ["ApiServer"]
 
 
 class ApiServer:
-    """The API of an installation.
-
-    Attributes:
-        experiments: By id.
-        runs: As the API shows them, by id.
-        recurring_runs: The same.
-        results: Of the runs that have ended, in order.
-    """
+    """The API of an installation."""
 
     def __init__(self, backend: Backend) -> None:
         self.experiments: dict[str, dict[str, Any]] = {}
+        #: As the API shows them, by id.
         self.runs: dict[str, dict[str, Any]] = {}
         self.recurring_runs: dict[str, dict[str, Any]] = {}
+        #: Results of the runs that have ended, in order.
         self.results: list[RunResult] = []
         self._backend = backend
         self._tasks: set[asyncio.Task[None]] = set()

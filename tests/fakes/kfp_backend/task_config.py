@@ -37,17 +37,10 @@ class NullParameterError(Exception):
 
 @dataclass
 class PodSpec:
-    """The main container of a step's pod, and what is mounted into it.
-
-    Attributes:
-        executor_input: Argument ``--executor_input`` of the launcher.
-        component_spec: Argument ``--component_spec`` of the launcher.
-        arguments: The task's own command and arguments, with input parameters resolved.
-        environment: Variables, as Kubernetes writes them.
-        deadline: activeDeadlineSeconds of the pod; 0 for none.
-    """
+    """The main container of a step's pod, and what is mounted into it."""
 
     image: str
+    #: The task's own command and arguments, with input parameters resolved.
     arguments: list[str]
     environment: list[dict[str, Any]] = field(default_factory=list)
     resources: dict[str, Any] = field(default_factory=dict)
@@ -56,19 +49,17 @@ class PodSpec:
     node_selector: dict[str, Any] | None = None
     tolerations: list[dict[str, Any]] | None = None
     affinity: dict[str, Any] | None = None
+    #: activeDeadlineSeconds of the pod; 0 for none.
     deadline: float = 0.0
+    #: Argument ``--executor_input`` of the launcher.
     executor_input: str = ""
+    #: Argument ``--component_spec`` of the launcher.
     component_spec: str = ""
 
 
 @dataclass
 class Settings:
-    """A task's settings, and how values in them are resolved.
-
-    Args:
-        resolve: Returns the value of a parameter source; raises NullParameterError where that is null.
-        resolve_name: The same for the name of an object, which must be a text that is not empty.
-    """
+    """A task's settings, and how values in them are resolved."""
 
     component: Mapping[str, Any]
     container: Mapping[str, Any]
@@ -76,16 +67,14 @@ class Settings:
     inputs: Mapping[str, Any]
     installation: Installation
     run_name: str
+    #: Returns the value of a parameter source; raises NullParameterError where that is null.
     resolve: Callable[[Mapping[str, Any]], Any]
+    #: The same for the name of an object, which must be a text that is not empty.
     resolve_name: Callable[[Mapping[str, Any]], str]
 
 
 def build_pod(settings: Settings) -> tuple[PodSpec, dict[str, Any]]:
-    """Return the pod of a step, and the value of its TaskConfig inputs (initPodSpecPatch, extendPodSpecPatch).
-
-    Raises:
-        PodError: A setting is no valid one.
-    """
+    """Return the pod of a step, and the value of its TaskConfig inputs (initPodSpecPatch, extendPodSpecPatch)."""
     to_config, to_pod = _destinations(settings.component)
     container = settings.container
     pod = PodSpec(

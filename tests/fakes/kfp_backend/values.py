@@ -94,11 +94,7 @@ def marshal_randomly(value: Any, random: Random) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """Read JSON strictly: no NaN, no Infinity, no key twice.
-
-    Raises:
-        ConversionError: It is no JSON.
-    """
+    """Read JSON strictly: no NaN, no Infinity, no key twice."""
 
     def refuse(constant: str) -> Any:
         raise ConversionError(f"syntax error: invalid value {constant}")
@@ -129,11 +125,7 @@ def to_text(value: Any) -> str:
 
 
 def parse_output_parameter(text: str, kind: str) -> Any:
-    """Read the file of an output parameter by its declared type (TextToPbValue).
-
-    Raises:
-        ConversionError: The text is not of this type.
-    """
+    """Read the file of an output parameter by its declared type (TextToPbValue)."""
     if kind == "STRING":
         return text
     word = text.strip()
@@ -154,11 +146,7 @@ def parse_output_parameter(text: str, kind: str) -> Any:
 
 
 def to_metadata_store(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an artifact's metadata as ML Metadata keeps them (StructValueToMLMDValue).
-
-    Raises:
-        ConversionError: A value at the top is null.
-    """
+    """Return an artifact's metadata as ML Metadata keeps them (StructValueToMLMDValue)."""
     kept: dict[str, Any] = {}
     for name, value in metadata.items():
         if name == "_kfp_workspace":

@@ -29,19 +29,14 @@ _EXIT = "ALL_UPSTREAM_TASKS_COMPLETED"
 
 @dataclass
 class Node:
-    """A task, or an iteration of a loop, as Argo and the drivers have seen it.
+    """A task, or an iteration of a loop, as Argo and the drivers have seen it."""
 
-    Attributes:
-        path: Names of the DAGs around the task and its own, as ``root.for-loop-1[0].train``.
-        phase: Succeeded, Failed, Error, Skipped or Omitted.
-        message: Why it is not Succeeded.
-        execution: As registered; None if no driver has run.
-        tries: Of a container task, in order.
-    """
-
+    #: Names of the DAGs around the task and its own, as ``root.for-loop-1[0].train``.
     path: str
+    #: Succeeded, Failed, Error, Skipped or Omitted.
     phase: str = "Omitted"
     message: str = ""
+    #: As registered; None if no driver has run.
     execution: Execution | None = None
     cached: bool = False
     decision: ContainerDecision | None = None
@@ -60,13 +55,7 @@ class Node:
 
 @dataclass
 class Step:
-    """A step that runs: what a test may do when it sees a line of its output.
-
-    Attributes:
-        task: The task's name.
-        container: Its process.
-        evicted: Whether its pod was deleted.
-    """
+    """A step that runs: what a test may do when it sees a line of its output."""
 
     task: str
     container: Container
@@ -74,11 +63,7 @@ class Step:
     evicted: bool = False
 
     def terminate_run(self, kill_after: float = 0.5) -> None:
-        """Terminate the run, as in the UI: this step is ended, and no other one starts but exit tasks.
-
-        Args:
-            kill_after: Seconds from SIGTERM to SIGKILL, 0 to 1.
-        """
+        """Terminate the run, as in the UI: this step is ended, and no other one starts but exit tasks."""
         self.workflow.terminate()
         self.container.terminate(kill_after)
 

@@ -18,16 +18,13 @@ Act = Callable[["Proxy", web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Fault:
-    """What happens to some requests.
+    """What happens to some requests."""
 
-    Attributes:
-        act: Answers in the storage's place.
-        key: Which: those whose path ends with this; empty for every listing.
-        left: To how many of them; the others pass.
-    """
-
+    #: Answers in the storage's place.
     act: Act
+    #: Which: those whose path ends with this; empty for every listing.
     key: str = ""
+    #: To how many of them; the others pass.
     left: int = 1_000_000
 
     def hits(self, request: web.Request) -> bool:
@@ -42,16 +39,11 @@ class Fault:
 
 @dataclass
 class Proxy:
-    """The proxy.
-
-    Attributes:
-        upstream: URL of the storage.
-        faults: What happens; the first that hits a request.
-        seen: Method, path and headers of each request.
-    """
+    """The proxy."""
 
     upstream: str
     faults: list[Fault] = field(default_factory=list)
+    #: Method, path and headers of each request.
     seen: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
 
     def app(self) -> web.Application:

@@ -11,19 +11,14 @@ _SIGNATURE = re.compile(r"AWS4-HMAC-SHA256 Credential=(?P<key>[^/]+)/.* Signatur
 
 
 class MemoryStorage:
-    """Buckets of any name.
-
-    Attributes:
-        objects: Content by ``bucket/key``.
-        requests: Method and ``bucket/key`` of each request.
-        signers: Access keys that have signed a request.
-        refused: Methods that are answered with AccessDenied.
-    """
+    """Buckets of any name."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
+        #: Access keys that have signed a request.
         self.signers: set[str] = set()
+        #: Methods that are answered with AccessDenied.
         self.refused: set[str] = set()
 
     def app(self) -> web.Application:

@@ -19,7 +19,7 @@ from trainer_core.errors import (
 from trainer_core.jobs import FAILED, Observation, Outcome, Step, TrainJob, TrainJobRef
 from trainer_core.lifecycle.restart_policy import AttemptRestarts
 from trainer_core.request import Metadata, TrainJobRequest
-from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
+from trainer_core.runtimes import Runtime, build_unknown_runtime
 
 
 class ChangedStatusError(BackendUnavailableError):
@@ -31,7 +31,7 @@ def read_record(folder: JobFolder) -> JobRecord:
         return JobRecord.from_dict(read_json(folder.status))
     except FileNotFoundError as error:
         # A job appears and disappears as a whole.
-        if Path(folder.plan).exists() and not Path(folder.status).exists():
+        if folder.path.is_dir() and not Path(folder.status).exists():
             raise ChangedStatusError(
                 f"{folder.status} was removed by another program; `trainjob delete {folder.name}` removes the job",
                 transient=False,
@@ -206,8 +206,7 @@ def _read_runtime(folder: JobFolder, name: str | None) -> Runtime:
     try:
         return runtimes.get_runtime(StateFolder(folder.path.parents[1]).runtimes, name or "python").to_public()
     except RuntimeNotFoundError:
-        trainer = RuntimeTrainer(trainer_type=TrainerType.CUSTOM_TRAINER, framework="unknown", image="unknown")
-        return Runtime(name=name or "unknown", trainer=trainer, kind=RuntimeKind.CLUSTER_TRAINING_RUNTIME)
+        return build_unknown_runtime(name)
 
 
 def _parse_time(text: str | None) -> datetime | None:
