@@ -11,6 +11,7 @@ A request passes through four files: a route here checks permissions and finds t
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -93,24 +94,18 @@ def _get_shown_job(
     job: _SubmittedJobDep, attempt: Annotated[str | None, Query(min_length=1, max_length=63)] = None
 ) -> SubmittedJob:
     """Return the job of a task, or another attempt of it, which can be read and not changed."""
-    try:
-        return backend_view.find_attempt(job, attempt) if attempt else job
-    except backend_view.UnreachableError as error:
-        raise HTTPException(409, str(error)) from error
+    return backend_view.find_attempt(job, attempt) if attempt else job
 
 
 _ShownJobDep = Annotated[SubmittedJob, Depends(_get_shown_job)]
 
 
 def _connect(job: _SubmittedJobDep) -> TrainerClient:
-    try:
-        return backend_view.connect(job)
-    except backend_view.UnreachableError as error:
-        raise HTTPException(409, str(error)) from error
+    return backend_view.connect(job)
 
 
 def _connect_to_shown(job: _ShownJobDep) -> TrainerClient:
-    return _connect(job)
+    return backend_view.connect(job)
 
 
 _ClientDep = Annotated[TrainerClient, Depends(_connect)]
@@ -179,24 +174,8 @@ class _ListView(BaseModel):
     sort: Annotated[str, AfterValidator(_check_sort)] = ""
 
 
-def jobs_page() -> FileResponse:
-    """Serve the list of jobs."""
-    return FileResponse(_STATIC / "jobs.html")
-
-
-def job_page() -> FileResponse:
-    """Serve the page of one job."""
-    return FileResponse(_STATIC / "job.html")
-
-
-def compare_page() -> FileResponse:
-    """Serve the comparison of jobs."""
-    return FileResponse(_STATIC / "compare.html")
-
-
-def search_page() -> FileResponse:
-    """Serve the page of a hyperparameter search."""
-    return FileResponse(_STATIC / "search.html")
+def _build_page_route(file: Path) -> Callable[[], FileResponse]:
+    return lambda: FileResponse(file)
 
 
 def asset(name: str) -> FileResponse:
@@ -389,10 +368,8 @@ def create_app() -> FastAPI:
     """Return the FastAPI application, which Airflow mounts."""
     app = FastAPI(title="TrainJobs", docs_url=None, redoc_url=None, openapi_url=None)
     get, post = app.get, app.post
-    get("/", dependencies=_LOGGED_IN)(jobs_page)
-    get("/job", dependencies=_LOGGED_IN)(job_page)
-    get("/compare", dependencies=_LOGGED_IN)(compare_page)
-    get("/search", dependencies=_LOGGED_IN)(search_page)
+    for path, page in (("/", "jobs"), ("/job", "job"), ("/compare", "compare"), ("/search", "search")):
+        get(path, dependencies=_LOGGED_IN)(_build_page_route(_STATIC / f"{page}.html"))
     get("/assets/{name}", dependencies=_LOGGED_IN)(asset)
     get("/api/jobs", dependencies=_READ)(list_jobs)
     get("/api/compare", dependencies=_READ)(compare_jobs)
@@ -407,6 +384,7 @@ def create_app() -> FastAPI:
         post(f"{_DAG_PATH}/{action.__name__}", dependencies=_list_change_dependencies(action.__name__))(action)
     app.middleware("http")(_add_headers)
     app.exception_handler(TrainerError)(_handle_trainer_error)
+    app.exception_handler(backend_view.UnreachableError)(_handle_trainer_error)
     app.exception_handler(401)(_handle_unauthorized)
     return app
 

@@ -16,9 +16,7 @@ class Clock:
         return self.now
 
     def monotonic(self) -> float:
-        """Return the time."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Let the time pass at once."""
         self.now += seconds

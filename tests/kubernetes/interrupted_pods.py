@@ -143,7 +143,6 @@ class Training:
             (self.folder / "release").touch()
 
     def _find_pods(self, rank: int) -> list[str]:
-        """Return the names of the pods of a rank that run: one, or none."""
         return [
             raw["metadata"]["name"]
             for raw in self.cluster.objects("pods")

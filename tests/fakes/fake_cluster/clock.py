@@ -17,7 +17,6 @@ def advance(seconds: float) -> None:
 
 
 def read() -> float:
-    """Return the time in seconds since the epoch."""
     return time.time() + _ahead
 
 
@@ -27,7 +26,6 @@ def now() -> str:
 
 
 def micro_time() -> str:
-    """Return the time as a MicroTime."""
     return _read_utc().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

@@ -38,12 +38,10 @@ def definitions(trainer: str) -> tuple[dict[str, Any], ...]:
 
 
 def definition(kind: str, trainer: str = "2.3") -> dict[str, Any]:
-    """Return the definition of a kind; not to be changed."""
     return next(raw for raw in definitions(trainer) if raw["spec"]["names"]["kind"] == kind)
 
 
 def schema(kind: str, trainer: str = "2.3") -> dict[str, Any]:
-    """Return the OpenAPI schema of a kind; not to be changed."""
     (version,) = definition(kind, trainer)["spec"]["versions"]
     found: dict[str, Any] = version["schema"]["openAPIV3Schema"]
     return found

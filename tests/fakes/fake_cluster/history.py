@@ -31,12 +31,10 @@ class Record:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Its metadata."""
         return self.raw["metadata"]
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace and name."""
         return self.metadata.get("namespace", ""), self.metadata["name"]
 
 

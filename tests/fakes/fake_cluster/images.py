@@ -20,7 +20,6 @@ print("Fetching", os.environ.get("STORAGE_URI", "nothing"))
 
 
 def program(images: Mapping[str, str], container: Mapping[str, Any]) -> Sequence[str]:
-    """Return the entry point of a container's image."""
     image = container.get("image", "")
     for part, source in images.items():
         if part in image:

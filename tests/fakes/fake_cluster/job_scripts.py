@@ -95,7 +95,6 @@ class Lives:
         return len(self._moves)
 
     async def stop(self) -> None:
-        """Stop all lives."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

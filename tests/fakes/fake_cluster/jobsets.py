@@ -27,7 +27,6 @@ class JobSets:
         self._recorder = recorder
 
     def reconcile(self, record: Record) -> float | None:
-        """Bring a JobSet further."""
         raw = record.raw
         if record.metadata.get("deletionTimestamp"):
             return None

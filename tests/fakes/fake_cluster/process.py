@@ -32,7 +32,6 @@ class Process:
 
     @classmethod
     async def start(cls, argv: Sequence[str], environment: Mapping[str, str], folder: Path, log: Log) -> Process:
-        """Start it."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,
@@ -76,7 +75,6 @@ class Process:
         return True
 
     def signal(self, number: int) -> None:
-        """Send a signal to all its processes."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 

@@ -33,7 +33,6 @@ class PyTorchJobs:
         self._recorder = recorder
 
     def reconcile(self, record: Record) -> float | None:
-        """Bring a PyTorchJob further."""
         policy = record.raw["spec"].get("runPolicy") or {}
         if record.metadata.get("deletionTimestamp") or policy.get("managedBy") == _MULTIKUEUE:
             return None

@@ -35,12 +35,10 @@ def type_of(pod: Mapping[str, Any]) -> str:
 
 
 def index_of(pod: Mapping[str, Any]) -> int:
-    """Return which of the replicas of its type a pod is."""
     return int((pod["metadata"].get("labels") or {}).get(REPLICA_INDEX, 0))
 
 
 def pod(job: Mapping[str, Any], kind: str, index: int) -> Raw:
-    """Return the pod of a replica."""
     name, replica = job["metadata"]["name"], replicas_of(job)[kind][0]
     template = copy.deepcopy(replica["template"])
     metadata, spec = template.get("metadata") or {}, template["spec"]

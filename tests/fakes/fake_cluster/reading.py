@@ -27,12 +27,10 @@ _EXPIRED = (
 def answer(
     kind: ApiResource, record: Record, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """Return an object as an answer."""
     return web.Response(body=shown(kind, record), status=status, content_type="application/json", headers=headers)
 
 
 def get(store: Store, address: Address) -> web.Response:
-    """Answer with one object."""
     assert address.name is not None
     return answer(address.kind, store.get(address.kind, address.namespace, address.name))
 

@@ -60,7 +60,6 @@ class ResourceKinds:
         self._with_status = set(_WITH_STATUS)
 
     def __iter__(self) -> Iterator[ApiResource]:
-        """Yield every kind."""
         return iter(self._kinds.values())
 
     def define(self, definition: Mapping[str, Any]) -> list[ApiResource]:
@@ -82,7 +81,6 @@ class ResourceKinds:
         return kind in self._with_status
 
     def of(self, raw: Mapping[str, Any]) -> ApiResource:
-        """Return the kind of an object."""
         for kind in self:
             if (kind.api_version, kind.kind) == (raw.get("apiVersion"), raw.get("kind")):
                 return kind

@@ -29,7 +29,6 @@ class Workloads:
         self._recorder = recorder
 
     def reconcile_training(self, record: Record) -> float | None:
-        """Bring a TrainingWorkload further."""
         spec = self._with_base(record)
         if spec.get("usage") == "Template" or record.metadata.get("deletionTimestamp"):
             return None
@@ -57,7 +56,6 @@ class Workloads:
         return None
 
     def reconcile_distributed(self, record: Record) -> float | None:
-        """Bring a DistributedWorkload further."""
         if record.metadata.get("deletionTimestamp"):
             return None
         spec = record.raw["spec"]

@@ -88,7 +88,6 @@ class Sandbox:
 
     @property
     def home(self) -> Path:
-        """The folder in which a process starts."""
         return self._root / "home"
 
     def prepare(self) -> None:

@@ -34,11 +34,9 @@ class Watches:
         self._open: set[asyncio.Transport] = set()
 
     def __len__(self) -> int:
-        """Return how many are open."""
         return len(self._open)
 
     def cut(self) -> None:
-        """Cut the connection of every watch that is open."""
         for transport in self._open:
             transport.abort()
 

@@ -55,7 +55,6 @@ class Writer:
         self._gate = gate
 
     async def create(self, request: web.Request, address: Address) -> web.Response:
-        """Answer a POST."""
         raw = _body(await request.read())
         _fit(address, raw)
         if address.kind == ACCESS_REVIEWS:
@@ -65,14 +64,12 @@ class Writer:
         return self._keep(request, address, raw, None, "create")
 
     async def replace(self, request: web.Request, address: Address) -> web.Response:
-        """Answer a PUT."""
         raw = _body(await request.read())
         _fit(address, raw)
         old = self._old(address)
         return self._keep(request, address, raw, old, "update")
 
     async def patch(self, request: web.Request, address: Address) -> web.Response:
-        """Answer a PATCH, of whatever kind."""
         media = request.content_type
         body = _body(await request.read(), json.loads if "apply" not in media else yaml.safe_load)
         if media == "application/apply-patch+yaml":
@@ -90,7 +87,6 @@ class Writer:
         return self._keep(request, address, new, old, "patch")
 
     async def delete(self, request: web.Request, address: Address) -> web.Response:
-        """Answer a DELETE of an object, or of a collection."""
         data = await request.read()
         options = {**request.query, **(_body(data) if data else {})}
         if address.name is None:

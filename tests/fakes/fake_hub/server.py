@@ -76,7 +76,6 @@ class Hub:
         self.stop()
 
     def start(self) -> Hub:
-        """Begin to listen."""
         self._thread.start()
         self._runner = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(_SECONDS)
         return self

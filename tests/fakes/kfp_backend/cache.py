@@ -18,7 +18,6 @@ class Cache:
         self._entries: dict[tuple[str, str], int] = {}
 
     def add(self, pipeline: str, fingerprint: str, execution: int) -> None:
-        """Keep a task that has succeeded."""
         self._entries[pipeline, fingerprint] = execution
 
     def find(self, pipeline: str, fingerprint: str) -> int | None:

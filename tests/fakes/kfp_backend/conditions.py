@@ -39,7 +39,6 @@ class ConditionError(Exception):
 
 
 def evaluate(condition: str, parameters: Mapping[str, Any]) -> bool:
-    """Return whether a task is to run."""
     text = "".join(_WORDS.get(token, token) for token in _TOKEN.findall(condition)).strip()
     try:
         value = _evaluate(ast.parse(text, mode="eval").body, parameters)

@@ -85,7 +85,6 @@ class Container:
         return path
 
     def run(self, command: Sequence[str], waits_for_output: bool) -> ProgramEnd:
-        """Run a program to its end."""
         read, write = os.pipe()
         specification = self.folder / "specification.json"
         specification.write_text(json.dumps(self._specify(command, write)), encoding="utf-8")

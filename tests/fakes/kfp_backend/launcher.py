@@ -63,7 +63,6 @@ class StepEnd:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the launcher's exit code is 0."""
         return not self.error
 
 

@@ -30,7 +30,6 @@ class BucketConfig:
 
     @classmethod
     def parse(cls, uri: str) -> BucketConfig:
-        """Read a pipeline root."""
         found = _BUCKET.match(uri)
         if not found:
             raise ObjectStoreError(f'parse bucket config failed: unrecognized pipeline root format: "{uri}"')

@@ -64,7 +64,6 @@ class Objects:
     api: Api | None = None
 
     def claim(self, name: str) -> Path:
-        """Return the folder of a claim."""
         if name not in self.claims:
             raise PodNotStartedError(f'persistentvolumeclaim "{name}" not found')
         folder = self.claims_folder / name
@@ -82,7 +81,6 @@ class Objects:
         return found
 
     def environment(self, pod: PodSpec, fields: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables of a step."""
         values = dict(own)
         for variable in pod.environment:
             source = variable.get("valueFrom")

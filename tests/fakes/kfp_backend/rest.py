@@ -32,7 +32,6 @@ class ApiServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def app(self) -> web.Application:
-        """Return the application to serve."""
         app = web.Application(client_max_size=2**25)
         api = "/apis/v2beta1"
         app.router.add_get(f"{api}/healthz", self._get_healthz)

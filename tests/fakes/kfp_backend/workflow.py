@@ -44,12 +44,10 @@ class Node:
 
     @property
     def name(self) -> str:
-        """The task's name."""
         return self.path.rpartition(".")[2]
 
     @property
     def log(self) -> str:
-        """What the last try wrote."""
         return self.tries[-1].log if self.tries else ""
 
 
