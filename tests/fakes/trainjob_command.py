@@ -14,8 +14,6 @@ import pytest
 
 from trainer_core.cli import main
 
-__all__ = ["Command"]
-
 
 @dataclass
 class Command:

@@ -18,8 +18,6 @@ from fake_cluster.raw_client import RawClient
 from trainer_core import Checkpoints, CustomTrainer, Owner, TrainerClient
 from trainer_core.jobs import Outcome
 
-__all__ = ["INTERRUPTIONS", "INTERVAL", "Training"]
-
 #: Steps between two checkpoints.
 INTERVAL = 5
 _RANKS = 2

@@ -15,8 +15,6 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.packaging import func_args
 from trainer_core.secrets import redact
 
-__all__ = ["Choice", "Distribution", "LogUniform", "RandInt", "Search", "Uniform", "parse_space", "variable_name"]
-
 #: A name of Python; with dots it is an entry of a dict argument, or a field of a recipe.
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _MAX_PARAMETERS = 100

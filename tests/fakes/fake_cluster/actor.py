@@ -12,8 +12,6 @@ from fake_cluster.recorder import Recorder
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import PODS
 
-__all__ = ["Actor"]
-
 
 class Actor:
     """One pod, and its first container."""

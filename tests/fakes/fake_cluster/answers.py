@@ -8,22 +8,6 @@ from typing import Any
 
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = [
-    "RefusedError",
-    "already_exists",
-    "bad_request",
-    "conflict",
-    "denied",
-    "expired",
-    "forbidden",
-    "invalid",
-    "not_found",
-    "of_code",
-    "qualified",
-    "success",
-    "unauthorized",
-]
-
 _REASONS = {
     400: ("BadRequest", "the server rejected our request for an unknown reason"),
     401: ("Unauthorized", "Unauthorized"),

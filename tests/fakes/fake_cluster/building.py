@@ -9,8 +9,6 @@ from typing import Any
 from fake_cluster.patching import strategic
 from trainer_core.k8s.resources import JOBSETS
 
-__all__ = ["ANCESTOR", "COMPLETION_INDEX", "containers_of", "jobset", "node_count", "owned_by", "steps_of"]
-
 Raw = dict[str, Any]
 
 ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from datetime import datetime, timezone
 
-__all__ = ["advance", "micro_time", "now", "read"]
-
 _ahead = 0.0
 
 

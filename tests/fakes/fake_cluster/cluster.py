@@ -52,8 +52,6 @@ from trainer_core.k8s.resources import (
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
 
-__all__ = ["Cluster"]
-
 _T = TypeVar("_T")
 _LOOK = 0.01
 #: Seconds after which the garbage collector notices something: controllers have noticed it before.

@@ -8,8 +8,6 @@ from typing import Any
 from fake_cluster import clock
 from fake_cluster.store import seconds_of
 
-__all__ = ["condition", "is_true", "set_condition", "time_to_live"]
-
 
 def condition(raw: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
     for found in (raw.get("status") or {}).get("conditions") or ():

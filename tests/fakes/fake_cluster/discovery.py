@@ -9,8 +9,6 @@ from typing import Any
 from fake_cluster.resource_kinds import ResourceKinds
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = ["VERSION", "core", "group", "groups", "openapi", "openapi_index", "resources"]
-
 VERSION = {
     "major": "1",
     "minor": "33",

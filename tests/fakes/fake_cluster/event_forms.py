@@ -8,8 +8,6 @@ from typing import Any
 from fake_cluster.history import Record
 from trainer_core.k8s.resources import EVENTS, EVENTS_V1, ApiResource
 
-__all__ = ["kept", "shown"]
-
 _NAMES = {
     "note": "message",
     "regarding": "involvedObject",

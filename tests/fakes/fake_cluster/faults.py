@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 
 from aiohttp import web
 
-__all__ = ["KINDS", "OF_REQUEST", "Fault", "Faults"]
-
 
 @dataclass(frozen=True)
 class Fault:

@@ -8,8 +8,6 @@ from fake_cluster import answers
 from fake_cluster.resource_kinds import Address
 from trainer_core.k8s.resources import ACCESS_REVIEWS
 
-__all__ = ["TOKEN", "USER", "Gate"]
-
 TOKEN = "token-of-the-fake-cluster"
 USER = "system:serviceaccount:default:worker"
 

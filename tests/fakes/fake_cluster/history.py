@@ -13,8 +13,6 @@ from typing import Any, Literal
 
 from fake_cluster.answers import expired
 
-__all__ = ["Change", "History", "Record"]
-
 StoredAs = tuple[str, str]
 
 

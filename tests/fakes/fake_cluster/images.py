@@ -6,8 +6,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["INITIALIZER", "program"]
-
 #: Stands in for Trainer's initializer images: prints what it would fetch, and writes a file with the URI.
 INITIALIZER = """
 import os, pathlib

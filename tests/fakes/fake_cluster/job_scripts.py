@@ -18,8 +18,6 @@ from fake_cluster.resource_kinds import stored_as
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import DISTRIBUTED_WORKLOADS, PODS, PYTORCH_JOBS, TRAINING_WORKLOADS, TRAINJOBS
 
-__all__ = ["ANNOTATION", "JOB_LIVES", "Lives"]
-
 #: On a TrainJob: names of lives, separated by commas.
 ANNOTATION = "fake-cluster/life"
 PROCESS = "process"

@@ -13,8 +13,6 @@ from fake_cluster.recorder import Recorder
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import JOBS, JOBSETS
 
-__all__ = ["JobSets"]
-
 _LABEL = "jobset.sigs.k8s.io"
 _CONTROLLER = "jobset-controller"
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from fake_cluster.clock import now
 
-__all__ = ["ContainerState", "PodState", "running", "terminated", "waiting"]
-
 Raw = dict[str, Any]
 
 

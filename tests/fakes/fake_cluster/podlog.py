@@ -17,8 +17,6 @@ from fake_cluster.history import Change, Record
 from fake_cluster.resource_kinds import stored_as
 from trainer_core.k8s.resources import PODS
 
-__all__ = ["Log", "Logs", "stamp"]
-
 _SECOND = 1_000_000_000
 _BATCH = 256
 

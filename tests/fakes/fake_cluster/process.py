@@ -11,8 +11,6 @@ from pathlib import Path
 
 from fake_cluster.podlog import Log
 
-__all__ = ["Process", "StartError"]
-
 _CHUNK = 65536
 #: Seconds without output, after the end of all processes of a container, until reading ends.
 _DRAIN = 1.0

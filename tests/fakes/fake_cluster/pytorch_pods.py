@@ -9,8 +9,6 @@ from typing import Any
 from fake_cluster.building import owned_by
 from trainer_core.k8s.resources import PODS
 
-__all__ = ["JOB_NAME", "REPLICA_INDEX", "REPLICA_TYPE", "index_of", "pod", "replicas_of", "type_of"]
-
 Raw = dict[str, Any]
 
 _PREFIX = "training.kubeflow.org"

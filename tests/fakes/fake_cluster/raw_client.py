@@ -10,8 +10,6 @@ import urllib3
 
 from fake_cluster.gate import TOKEN
 
-__all__ = ["RawClient"]
-
 _MERGE = "application/merge-patch+json"
 #: Seconds without an answer; a busy machine takes long.
 _PATIENCE = 100.0

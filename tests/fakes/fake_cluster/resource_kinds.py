@@ -9,8 +9,6 @@ from typing import Any
 from trainer_core.k8s import resources
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = ["NAMESPACES", "NODES", "POD_DISRUPTION_BUDGETS", "Address", "ResourceKinds", "stored_as"]
-
 NAMESPACES = ApiResource("", "v1", "namespaces", "Namespace", namespaced=False)
 NODES = ApiResource("", "v1", "nodes", "Node", namespaced=False)
 POD_DISRUPTION_BUDGETS = ApiResource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")

@@ -12,8 +12,6 @@ from fake_cluster.recorder import Recorder
 from fake_cluster.store import Store, seconds_of
 from trainer_core.k8s.resources import DISTRIBUTED_WORKLOADS, PODS, PYTORCH_JOBS, TRAINING_WORKLOADS, ApiResource
 
-__all__ = ["Workloads"]
-
 _CONTROLLER = "workload-controller"
 _GLOBAL = "runai"
 _BACKOFF_LIMIT = 6

@@ -9,8 +9,6 @@ from typing import Any
 from fake_cluster.building import owned_by
 from trainer_core.k8s.resources import PODS, PYTORCH_JOBS
 
-__all__ = ["inherited", "pod", "pytorch_job", "value"]
-
 Raw = dict[str, Any]
 _SECRET = "SECRET:"
 

@@ -20,8 +20,6 @@ from fake_cluster.history import Change, History, Record, StoredAs
 from fake_cluster.resource_kinds import ResourceKinds, stored_as
 from trainer_core.k8s.resources import PODS, ApiResource
 
-__all__ = ["FOREGROUND", "Backup", "Store", "seconds_of"]
-
 FOREGROUND = "foregroundDeletion"
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 #: Not the generator of the module, which hypothesis seeds again before each example: a name would come twice.

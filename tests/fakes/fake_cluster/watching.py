@@ -19,8 +19,6 @@ from fake_cluster.selectors import selector
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = ["Watches"]
-
 _LONGEST = 3600.0
 
 

@@ -22,8 +22,6 @@ from fake_cluster.selectors import selector
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import ACCESS_REVIEWS, CRDS, PODS, ApiResource
 
-__all__ = ["Check", "Intent", "Writer"]
-
 _MEDIA = ("application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml")
 _STRATEGIC = "application/strategic-merge-patch+json"
 

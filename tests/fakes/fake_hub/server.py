@@ -15,8 +15,6 @@ from aiohttp_shutdown import stop_server
 from fake_hub.faults import Fault
 from fake_hub.repositories import NOT_FOUND, UNKNOWN_OR_PRIVATE, Access, Blob, Repository
 
-__all__ = ["Hub", "Seen"]
-
 _PIECE = 65_536
 #: Seconds to wait for a thread, and to hold a body whose gate is not opened: a test may be slow to get there.
 _SECONDS = 600

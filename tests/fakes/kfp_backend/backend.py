@@ -22,8 +22,6 @@ from kfp_backend.objects import Objects
 from kfp_backend.settings import Clock, Installation, Pod
 from kfp_backend.workflow import Node, Step, Workflow
 
-__all__ = ["Backend", "RunResult"]
-
 
 @dataclass
 class RunResult:

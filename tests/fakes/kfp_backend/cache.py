@@ -8,8 +8,6 @@ from typing import Any
 
 from kfp_backend.values import marshal
 
-__all__ = ["Cache", "build_fingerprint"]
-
 
 class Cache:
     """Executions by pipeline and fingerprint; the newest one wins."""

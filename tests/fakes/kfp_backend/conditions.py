@@ -12,8 +12,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["ConditionError", "evaluate"]
-
 _TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|&&|\|\||!=|!|[^'"&|!]+|.""", re.DOTALL)
 _WORDS = {"&&": " and ", "||": " or ", "!": " not "}
 _LITERALS = {"true": True, "false": False, "null": None}

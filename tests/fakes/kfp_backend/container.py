@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 
-__all__ = ["Container", "ProgramEnd", "unsupported"]
-
 _ENTER = Path(__file__).with_name("enter_container.py")
 _REPOSITORY = Path(__file__).parents[3]
 #: Fresh folders of a step: those that KFP mounts, and where the container's user may write in the image.

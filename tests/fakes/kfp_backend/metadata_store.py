@@ -8,8 +8,6 @@ from typing import Any
 
 from kfp_backend.values import to_metadata_store
 
-__all__ = ["Artifact", "Execution", "MetadataStore", "MetadataStoreError"]
-
 
 class MetadataStoreError(Exception):
     """The store has no answer."""

@@ -10,8 +10,6 @@ from typing import Any, Protocol
 from kfp_backend.kubelet import expand
 from kfp_backend.task_config import PodSpec
 
-__all__ = ["WORKFLOW_DEFINITION", "Api", "Objects", "PodNotStartedError"]
-
 #: CustomResourceDefinition of Argo's Workflows, which an API server needs before a backend uses it.
 WORKFLOW_DEFINITION: Mapping[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",

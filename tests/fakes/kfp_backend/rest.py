@@ -15,8 +15,6 @@ from aiohttp import web
 from kfp_backend.api_server import InvalidRunError
 from kfp_backend.backend import Backend, RunResult
 
-__all__ = ["ApiServer"]
-
 
 class ApiServer:
     """The API of an installation."""

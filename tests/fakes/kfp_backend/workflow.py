@@ -21,8 +21,6 @@ from kfp_backend.settings import Clock, Installation, Pod
 from kfp_backend.task_config import PodSpec
 from kfp_backend.values import ConversionError
 
-__all__ = ["Node", "Step", "Workflow"]
-
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
 _EXIT = "ALL_UPSTREAM_TASKS_COMPLETED"
 
