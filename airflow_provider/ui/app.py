@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
@@ -323,8 +323,7 @@ def get_log(
         part = backend_view.read_log(client, job.ref, step, cursor, ended, text, lines)
     except backend_view.InvalidCursorError as error:
         raise HTTPException(422, str(error)) from error
-    shown = _mask_data(serializers.serialize_log(part))
-    return {**shown, "cursor": json.dumps(part.cursor)}
+    return {**_mask_data(asdict(part)), "cursor": json.dumps(part.cursor)}
 
 
 def download_log(job: _ShownJobDep, client: _ShownClientDep, step: _Step = "node-0") -> StreamingResponse:
@@ -336,7 +335,7 @@ def download_log(job: _ShownJobDep, client: _ShownClientDep, step: _Step = "node
 
 def get_manifest(job: _ShownJobDep, client: _ShownClientDep) -> dict[str, str]:
     """Return the job's manifest as YAML."""
-    shown = serializers.mask_manifest(backend_view.read_manifest(client, job.ref), _mask)
+    shown = serializers.mask_manifest(client.render(client.get_job_request(job.ref)), _mask)
     return {"yaml": yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)}
 
 
