@@ -61,6 +61,7 @@ _OF_JOB: dict[str, Callable[[TrainJob], Any]] = {
 _OF_DETAILS: dict[str, Callable[[JobDetails], Any]] = {
     "resumed_from": lambda details: details.resumed_from,
     "step": lambda details: _describe_step(details.progress) if details.progress else None,
+    "silent": lambda details: details.progress.silent if details.progress and not details.outcome else None,
     "restarts": lambda details: _describe_restarts(details),
 }
 _OF_REQUEST: dict[str, Callable[[TrainJobRequest], Any]] = {

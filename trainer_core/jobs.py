@@ -269,6 +269,8 @@ class Progress:
         checkpoint: Step of the last checkpoint. None without one.
         resumed_from: Step of the checkpoint from which the function was resumed. None if it began from the start.
         objective: What was reported of the objective of a search. None outside of a search.
+        silent: How long the training has given no sign of progress, and how long it may (option `Stalled`), such as
+            ``22 of 30 min``. None for a shorter time than a quarter of the limit.
     """
 
     step: float | None
@@ -277,6 +279,7 @@ class Progress:
     checkpoint: int | None = None
     resumed_from: int | None = None
     objective: ObjectiveReport | None = None
+    silent: str | None = None
 
     @property
     def percentage(self) -> int | None:
@@ -290,9 +293,9 @@ class Progress:
         steps = [f"{number:.15g}" for number in (self.step, self.total) if number is not None]
         percent = self.percentage
         where = f"{percent}% ({'/'.join(steps)})" if percent is not None else "/".join(steps)
-        return " ".join(
-            part for part in (where, *(f"{name}={value:g}" for name, value in self.metrics.items())) if part
-        )
+        metrics = (f"{name}={value:g}" for name, value in self.metrics.items())
+        silence = self.silent and f"silent for {self.silent}"
+        return " ".join(part for part in (where, *metrics, silence) if part)
 
 
 _R = TypeVar("_R", bound="_Record")

@@ -108,6 +108,8 @@ def _known(data: dict[str, Any]) -> dict[str, Any]:
     numbers = {key: data[key] for key in _NUMBERS if key in data and _is_number(data[key])}
     numbers |= {key: int(data[key]) for key in _CHECKPOINT_STEPS if key in data and _is_number(data[key])}
     known: dict[str, Any] = {**numbers, "objective": data["objective"]} if "objective" in data else numbers
+    if isinstance(silent := data.get("silent"), list) and len(silent) == 2 and all(map(_is_number, silent)):
+        known["silent"] = silent
     metrics = data.get("metrics")
     if not isinstance(metrics, dict):
         return known
@@ -130,7 +132,12 @@ def build_progress(report: Mapping[str, Any]) -> Progress:
     """Return the progress report of a parsed line."""
     numbers = {name: report.get(name) for name in _NUMBERS + _CHECKPOINT_STEPS}
     objective = ObjectiveReport.parse(report["objective"]) if "objective" in report else None
-    return Progress(metrics=report.get("metrics") or {}, objective=objective, **numbers)
+    silent = _describe_silence(*report["silent"]) if "silent" in report else None
+    return Progress(metrics=report.get("metrics") or {}, objective=objective, silent=silent, **numbers)
+
+
+def _describe_silence(seconds: float, limit: float) -> str:
+    return f"{seconds / 60:.0f} of {limit / 60:.0f} min" if limit >= 120 else f"{seconds:.0f} of {limit:.0f} s"
 
 
 class _Line(NamedTuple):

@@ -569,6 +569,8 @@ class TrainJobRequest(_Part):
         attempt_restarts: The restarts before this attempt. None without one. Not part of the fingerprint. Set when the
             TrainJob is created.
         retry_of: The failed attempt that a person retries, with a new budget of restarts. Not part of the fingerprint.
+        secret_names: With a `RestartPolicy`: the names of `literal_secrets`, without which another process cannot
+            start the next attempt. Not part of the fingerprint. Set when the TrainJob is created.
         stalled: Settings of a `Stalled` option.
         reuse: Settings of a `Reuse` option. Not part of the fingerprint.
         reuse_key: Hash of all that decides what it trains, by which a later TrainJob finds it. None if a part is
@@ -605,6 +607,7 @@ class TrainJobRequest(_Part):
     restart_policy: Annotated[RestartRules, BeforeValidator(RestartRules.parse)] | None = None
     attempt_restarts: Restarts | None = None
     retry_of: str | None = None
+    secret_names: tuple[str, ...] | None = None
     stalled: Stalled | None = None
     reuse: Reuse | None = None
     reuse_key: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
@@ -828,6 +831,7 @@ class TrainJobRequest(_Part):
             "attempt_memory",
             "attempt_restarts",
             "retry_of",
+            "secret_names",
             "reuse",
             "reuse_key",
             "defaults",

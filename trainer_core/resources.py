@@ -36,7 +36,8 @@ MAX_PROCESSES = 1000
 GPU = "nvidia.com/gpu"
 _MIG_PREFIX = "nvidia.com/mig-"
 _ALIASES = {"gpu": GPU, "storage": "ephemeral-storage", "tpu": "google.com/tpu", "npu": "huawei.com/Ascend910"}
-_PLAIN = ("cpu", "memory", "ephemeral-storage")
+_BYTES = ("memory", "ephemeral-storage")
+_PLAIN = ("cpu", *_BYTES)
 _KNOWN = "cpu, memory, storage, gpu, mig-<profile>, tpu, npu, hugepages-<size> or a full name like example.com/device"
 _FULL_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _DEVICES = {GPU: "gpu", "google.com/tpu": "tpu", "huawei.com/Ascend910": "npu"}
@@ -83,9 +84,10 @@ def parse_memory(quantity: object) -> str:
     Raises:
         ValueError: Not such an amount.
     """
-    text = normalize_resources({"memory": quantity})["memory"]  # type: ignore[dict-item]  # refuses other types
+    text = _normalize_quantity("memory", "memory", quantity)
     if parse_quantity(text) < 1:
         raise ValueError(f"memory must be greater than 0, got {redact(quantity)}")
+    _check_unit("memory", "memory", text)
     return text
 
 
@@ -122,7 +124,7 @@ def check_resources(what: str, resources: object) -> None:
     if isinstance(resources, Mapping):
         for full, name in _names(resources).items():
             if not validation.is_placeholder(resources[name]):
-                _normalize_quantity(name, full, resources[name])
+                _check_unit(name, full, _normalize_quantity(name, full, resources[name]))
 
 
 def detect_device(resources: Mapping[str, str | int | float]) -> tuple[str, str] | None:
@@ -219,11 +221,17 @@ def _normalize_quantity(name: str, full: str, quantity: object) -> str:
         raise ValueError(f"resource {redact(name)}: {error}") from None
     if "/" in full and value.denominator != 1:
         raise ValueError(f"resource {redact(name)}: {redact(quantity)} is a fraction of a device; use a whole number")
-    if full in ("memory", "ephemeral-storage") and str(quantity).endswith(("m", "u", "n")):
+    if full in _BYTES and str(quantity).endswith(("m", "u", "n")):
         raise ValueError(
             f"resource {redact(name)}: {redact(quantity)} is a fraction of a byte; for megabytes use 'M' or 'Mi'"
         )
     return quantity_text(quantity)
+
+
+def _check_unit(name: str, full: str, text: str) -> None:
+    """Refuse less than 1Mi of memory: no process starts in it, and a unit is missing."""
+    if full in _BYTES and 0 < parse_quantity(text) < _SUFFIXES["Mi"]:
+        raise ValueError(f"resource {redact(name)}: {redact(text)} is less than 1Mi; write the unit, such as '32Gi'")
 
 
 def check_process_count(num_nodes: int, num_processes: int) -> None:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["TrainJobSensor"]
 
 _STATE_KEY = "trainjob_trouble"
+#: What the sensor knows of the job that it waits for.
+_OF_JOB = ("ref", "_state", "_saved_state", "_log_forwarder", "_suspension", "_pending_failures")
 
 
 class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
@@ -73,6 +75,9 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         fail_fast: True (default): fail and cancel a job that cannot start or recover, such as one with a missing image,
             a crash loop, or half an hour without a node that fits. False: wait until the backend itself
             reports the job as failed. Not templated.
+        restarts: True: after a failure, start the next attempt that the job's `RestartPolicy` demands, and wait for
+            that one. For a job whose task does not wait. Needs ``deferrable=True`` or ``mode="poke"``. False (default):
+            the failure of the job is that of the sensor. Not templated.
         kwargs: Arguments of every sensor. `poke_interval` is in seconds and defaults to 10; `timeout` is in seconds and
             defaults to 7 days.
 
@@ -94,9 +99,12 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         on_kill: Literal["cancel", "keep"] = "keep",
         fail_fast: bool = True,
+        restarts: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**{"poke_interval": 10, **kwargs})
+        if restarts and self.reschedule and not deferrable:
+            raise ValueError("restarts=True needs deferrable=True or mode='poke': mode='reschedule' keeps one job only")
         self.job = job_location.to_template_value(job)
         self.backend = backend
         self.backend_config = backend_config
@@ -106,6 +114,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         validation.check_one_of("on_kill", on_kill, ("cancel", "keep"))
         self.on_kill_policy = on_kill
         self.fail_fast = fail_fast
+        self.restarts = restarts
         #: Airflow 3.3 and later, mode="reschedule": storage that all pokes of the sensor share.
         self._task_store: Any = None
 
@@ -188,19 +197,25 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
             return PokeReturnValue(is_done=False)
         outcome = finish_wait(self.hook.client.backend, self._state)
         log_is_written = not self.reschedule and self._log_forwarder.position.complete
+        if self._start_again(context["ti"], outcome, log_is_written):
+            return PokeReturnValue(is_done=False)
         return PokeReturnValue(is_done=True, xcom_value=self._finish(context["ti"], outcome, log_is_written))
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Finish the task with the event of the trigger; if it carries an outcome, the backend is not read again."""
         ended = JobEvent.parse(event)
         ref = ended.job
+        self._ref_data = xcom.pull(context["ti"], "ref") or self._ref_data  # Of an attempt that it has started.
         if ref != self.ref:
             # Airflow can deliver the event of a trigger that belongs to an earlier, cleared try.
             self.log.info("TrainJob %s belongs to an earlier try; waiting for %s", ref.name, self.ref.name)
             return self._defer_unless_ended(context)
         if ended.outcome is not None:
             log_is_written = task_log.forward_remaining_log(lambda: self.hook.client, ref, self.log, None, ended.log)
-            return self._finish(context["ti"], Outcome.from_dict(ended.outcome), log_is_written)
+            outcome = Outcome.from_dict(ended.outcome)
+            if self._start_again(context["ti"], outcome, log_is_written):
+                return self._defer_unless_ended(context)
+            return self._finish(context["ti"], outcome, log_is_written)
         if ended.timeout is not None:
             raise AirflowSensorTimeout(f"the timeout of {self.timeout:g} s is over: {ended.timeout}")
         if ended.elsewhere:
@@ -280,6 +295,24 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         return deferral.defer_task(
             self, context["ti"], self._ref_data, min(limit for limit in limits if limit is not None)
         )
+
+    def _start_again(self, ti: Any, outcome: Outcome, log_is_written: bool) -> bool:
+        """Wait from now on for the next attempt that the job's RestartPolicy demands; return False without one."""
+        if not self.restarts or outcome.restarts is None or outcome.restarts.following is None:
+            return False
+        xcom.log_outcome(self.log, outcome, log_is_written)
+        tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, False, self.log)
+        try:
+            following = self.hook.client.start_again(outcome)
+        except TrainerError as error:
+            raise TrainJobUnreachableError(f"TrainJob {outcome.job.name!r} cannot be started again: {error}") from error
+        if following is None:
+            return False
+        self._ref_data = {**self._ref_data, **following.to_dict()}
+        for name in _OF_JOB:
+            vars(self).pop(name, None)
+        xcom.push_ref(ti, self._ref_data)
+        return True
 
     def _finish(self, ti: Any, outcome: Outcome, log_is_written: bool) -> Any:
         outcome = mark_reused(outcome) if self.ref.reused else outcome

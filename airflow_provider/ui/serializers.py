@@ -361,7 +361,7 @@ def _serialize_progress(progress: Progress | None) -> dict[str, Any] | None:
         return None
     numbers = {"step": progress.step, "total": progress.total, "percentage": progress.percentage}
     checkpoint = {"checkpoint": progress.checkpoint, "resumed_from": progress.resumed_from}
-    return _drop_empty({**numbers, "metrics": dict(progress.metrics), **checkpoint})
+    return _drop_empty({**numbers, "metrics": dict(progress.metrics), **checkpoint, "silent": progress.silent})
 
 
 def _format_time(moment: datetime | None) -> str | None:

@@ -30,3 +30,17 @@ def die() -> None:
     import signal
 
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_supervisor_once(marker: str) -> str:
+    """Kill the supervisor at the first start, so that it cannot start the training again."""
+    import os
+    import signal
+    import time
+    from pathlib import Path
+
+    if not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
+    return "trained"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import datetime
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from airflow.sdk import DAG, task_group
-from airflow_fakes import die, double, wait_for_file
+from airflow_fakes import die, double, kill_supervisor_once, wait_for_file
 from fake_cluster import Cluster
 
 from airflow_provider.operators.trainjob import TrainJobOperator
+from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import CustomTrainer, CustomTrainerContainer, MoreMemory, RestartPolicy, TrainJobRef
 
@@ -169,20 +171,6 @@ def test_a_retry_after_a_lack_of_memory_asks_for_more_up_to_the_limit(run_dag, t
     assert amounts == {first: {"memory": "8Gi"}, "-1": {"memory": "12Gi"}, "-2": {"memory": "16Gi"}}
 
 
-def kill_supervisor_once(marker: str) -> str:
-    """Kill the supervisor at the first start, so that it cannot start the training again."""
-    import os
-    import signal
-    import time
-    from pathlib import Path
-
-    if not Path(marker).exists():
-        Path(marker).touch()
-        os.kill(os.getppid(), signal.SIGKILL)
-        time.sleep(600)
-    return "trained"
-
-
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_a_restart_policy_starts_the_training_again_in_the_same_try(run_dag, xcom, client, tmp_path, deferrable):
     policy = RestartPolicy(delay=0)
@@ -203,3 +191,31 @@ def test_retries_of_airflow_start_nothing_beyond_the_budget_of_a_restart_policy(
     run = run_dag(dag)
     (job,) = client.list_jobs()
     assert (states(run), client.observe(job.name).restarts.total) == ({"train[-1]": "failed"}, 1)
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_sensor_starts_the_training_of_a_task_that_does_not_wait_again(run_dag, xcom, client, tmp_path, deferrable):
+    args = {"marker": str(tmp_path / "begun")}
+    with a_dag() as dag:
+        submitted = operator(kill_supervisor_once, args, options=[RestartPolicy(delay=0)], wait_for_completion=False)
+        sensor = {"poke_interval": 0.05, "deferrable": deferrable, "restarts": True}
+        TrainJobSensor(task_id="wait", job=submitted.output, **sensor)
+    run = run_dag(dag)
+    first, second = sorted(job.name for job in client.list_jobs())
+    assert states(run) == {"train[-1]": "success", "wait[-1]": "success"}
+    assert (xcom(run, "wait"), xcom(run, "wait", "ref")["name"], second) == ("trained", second, f"{first}-1")
+
+
+def test_a_task_a_sensor_and_a_client_that_wait_for_one_job_start_it_again_once(client, tmp_path):
+    fields = {"options": [RestartPolicy(delay=0)], "on_kill": "keep"}
+    ti, args = StandInTaskInstance(), {"marker": str(tmp_path / "begun")}
+    ref = operator(kill_supervisor_once, args, wait_for_completion=False, **fields).execute({"ti": ti})
+    sensor = TrainJobSensor(task_id="wait", job=ref, poke_interval=0.02, restarts=True)
+    waiters = [
+        lambda: operator(kill_supervisor_once, args, **fields).execute({"ti": ti}),
+        lambda: sensor.execute({"ti": StandInTaskInstance("wait")}),
+        lambda: client.wait(TrainJobRef.from_dict(ref)).result,
+    ]
+    with ThreadPoolExecutor(3) as threads:
+        results = [each.result() for each in [threads.submit(waiter) for waiter in waiters]]
+    assert (results, len(client.list_jobs())) == (["trained"] * 3, 2)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from airflow_fakes import die, double
+from airflow_fakes import die, double, kill_supervisor_once
 
 from airflow_provider.compat import (
     AirflowFailException,
@@ -18,7 +19,7 @@ from airflow_provider.compat import (
 from airflow_provider.exceptions import TrainJobFailedForGoodError, TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
-from trainer_core import TrainerClient
+from trainer_core import CustomTrainer, Name, RestartPolicy, TrainerClient
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.testing.case import wait_for_status
 
@@ -205,3 +206,54 @@ def test_the_event_of_an_earlier_try_is_ignored(running):
     with pytest.raises(TaskDeferred) as caught:
         resumed(a_sensor(running), {"ref": {**running.to_dict(), "uid": "another"}, "timeout": "it is over"})
     assert caught.value.trigger.ref == running.to_dict()
+
+
+def submit_killed(client, tmp_path, name="submitted"):
+    """Submit a job whose supervisor is killed at its first start, and wait for the end of this start."""
+    trainer = CustomTrainer(kill_supervisor_once, {"marker": str(tmp_path / name)})
+    ref = client.get_job_ref(
+        client.train(runtime="python", trainer=trainer, options=[RestartPolicy(delay=0), Name(name)])
+    )
+    client.wait(ref, restarts=False)
+    return ref
+
+
+def test_a_sensor_starts_no_training_again_unless_it_is_asked_to(client, tmp_path):
+    ref = submit_killed(client, tmp_path)
+    with pytest.raises(AirflowFailException, match="restart 1 of 3 follows"):
+        execute(a_sensor(ref))
+    assert len(client.list_jobs()) == 1
+
+
+def test_a_deferred_sensor_waits_for_the_attempt_that_it_has_started_also_after_a_late_event(client, tmp_path):
+    ref, ti = submit_killed(client, tmp_path), StandInTaskInstance("wait")
+    event = {"ref": ref.to_dict(), "outcome": client.get_job_outcome(ref).to_dict()}
+    for _ in range(2):  # Airflow can deliver an event twice.
+        sensor = a_sensor(ref, deferrable=True, restarts=True)
+        with suppress(TaskDeferred):
+            sensor.resume_execution("execute_complete", {"event": event}, {"ti": ti})
+        assert (sensor.ref.name, ti.xcoms["ref"]["name"]) == ("submitted-1", "submitted-1")
+    assert client.wait("submitted-1").result == "trained"
+    assert len(client.list_jobs()) == 2
+
+
+def test_a_sensor_that_starts_trainings_again_keeps_the_budget_of_its_retries(client, tmp_path):
+    ref = submit_killed(client, tmp_path)
+    assert [execute(a_sensor(ref, restarts=True)) for _ in range(2)] == ["trained"] * 2
+    assert len(client.list_jobs()) == 2
+
+
+def test_a_sensor_does_not_start_a_deleted_training_again(client, tmp_path):
+    ref = submit_killed(client, tmp_path)
+    sensor, event = a_sensor(ref, restarts=True), {"ref": ref.to_dict()}
+    event["outcome"] = client.get_job_outcome(ref).to_dict()
+    client.delete_job(ref)
+    with pytest.raises(AirflowFailException, match="Infrastructure"):
+        resumed(sensor, event)
+    assert client.list_jobs() == []
+
+
+def test_a_sensor_of_mode_reschedule_refuses_restarts(running):
+    with pytest.raises(ValueError, match=r"restarts=True needs deferrable=True or mode='poke'"):
+        a_sensor(running, restarts=True, mode="reschedule")
+    assert a_sensor(running, restarts=True, mode="reschedule", deferrable=True).restarts

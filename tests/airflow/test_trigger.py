@@ -63,10 +63,15 @@ async def test_a_triggerer_gets_the_event_only_when_airflow_knows_of_the_deferra
     client.wait(ref)
     trigger = TrainJobTrigger(ref.to_dict())
     trigger.trigger_id = 1
-    monkeypatch.setattr(triggers, "_MIN_DEFERRAL_SECONDS", 3.0)
-    began = time.monotonic()
+    monkeypatch.setattr(triggers, "_MIN_DEFERRAL_SECONDS", 9000.0)
+    pauses = []
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     await fired(trigger)
-    assert time.monotonic() - began >= 3
+    assert 8000 < pauses[-1] <= 9000
 
 
 async def test_the_log_of_the_training_is_written_during_the_wait(submit, task_log, monkeypatch):

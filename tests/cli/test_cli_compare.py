@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from trainer_core import CustomTrainer, TrainerClient
+from trainer_core.job_table import build_row, read_details
 from trainer_core.request import Owner
 
 
@@ -84,7 +86,7 @@ def test_a_list_tells_what_ran_and_how_far_it_came(trained):
     assert len(trained.json("list", "--status", "complete", "--status", "failed")) == 3
 
 
-def test_a_cancelled_job_keeps_its_step_and_last_metrics(trainjob):
+def test_a_job_is_silent_while_it_runs_and_a_cancelled_one_keeps_its_step_and_last_metrics(trainjob):
     (trainjob.folder / "slow.py").write_text(
         "def train(path: str):\n"
         "    import time\n"
@@ -98,11 +100,15 @@ def test_a_cancelled_job_keeps_its_step_and_last_metrics(trainjob):
     trainjob("submit", "slow:train", "-a", f"path={reached}", "--runtime", "python", "--name", "slow")
     while not reached.exists():
         time.sleep(0.02)
+    details = read_details(TrainerClient(), "slow")
+    silent = replace(details, progress=replace(details.progress, silent="22 of 30 min"))
+    assert [build_row(each).get("silent") for each in (details, silent)] == [None, "22 of 30 min"]
     trainjob("cancel", "slow")
     assert trainjob.json("list", "-c", "step,metric.loss,status") == [
         {"step": "19 of 60", "metric.loss": 0.5, "status": "Failed"}
     ]
     assert "step: 19 of 60\n" in trainjob("get", "slow").stdout
+    assert "silent" not in build_row(replace(read_details(TrainerClient(), "slow"), progress=silent.progress))
 
 
 def test_a_comparison_names_the_files_that_differ(trainjob):

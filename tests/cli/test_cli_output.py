@@ -62,6 +62,14 @@ def test_a_wait_prints_the_reported_percentage_at_each_tenth(capsys):
     assert capsys.readouterr().err.splitlines() == [f"a-job Running {step}%" for step in (1, 12, 20)]
 
 
+def test_a_wait_prints_for_how_long_a_training_is_silent(capsys):
+    printer = progress._LinePrinter(Console(stderr=True), "a-job")
+    for silent in (None, "8 of 30 min", "8 of 30 min", "9 of 30 min", None):
+        printer.print_if_changed(Observation(RUNNING, progress=Progress(1, 100, {}, silent=silent)))
+    lines = ["", " silent for 8 of 30 min", " silent for 9 of 30 min", ""]
+    assert capsys.readouterr().err.splitlines() == [f"a-job Running 1%{each}" for each in lines]
+
+
 def test_an_unknown_output_format_is_refused_in_our_words(capsys):
     assert main(["list", "--output", "xml"]) == 2
     assert capsys.readouterr().err == (

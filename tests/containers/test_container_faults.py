@@ -28,7 +28,7 @@ from trainer_core.backends.local.processes import kill_job_processes
 from trainer_core.config import TrainingRuntimeSource
 from trainer_core.errors import BackendUnavailableError, JobElsewhereError, JobNotFoundError
 from trainer_core.jobs import Category, TrainJobRef
-from trainer_core.testing.training_functions import exit_after_checkpoint, run_forever
+from trainer_core.testing.training_functions import exit_in_turn, run_forever
 
 PATIENCE = 300.0
 HERE = Path(__file__).parent
@@ -112,7 +112,7 @@ def test_a_supervisor_killed_at_any_request_exceeds_no_budget_of_restarts(sandbo
 def test_a_training_whose_supervisor_was_killed_between_two_starts_is_started_again_when_it_is_observed(sandbox):
     client = sandbox.client()
     policy = RestartPolicy(exit_codes={3: "free"}, delay="5s")
-    trainer = CustomTrainer(func=exit_after_checkpoint, func_args={"code": 3, "starts": 2})
+    trainer = CustomTrainer(func=exit_in_turn, func_args={"codes": [3]})
     client.train(runtime="python", trainer=trainer, options=[Name("job"), policy, Checkpoints()])
     wait_until(lambda: client.observe("job").queued, "the first start has failed")
     kill_supervisor(client)

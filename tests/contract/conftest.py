@@ -9,7 +9,7 @@ from functools import cache
 import container_engine
 import pytest
 from fake_cluster import Cluster
-from fake_cluster.runtimes import runtime
+from fake_cluster.runtimes import IMAGE, runtime
 
 from trainer_core import (
     DebugBackendConfig,
@@ -22,6 +22,7 @@ from trainer_core import (
 from trainer_core.k8s import informer
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
+from trainer_core.runtime_admin.runtime_builder import RuntimeParameters, build_plain_runtime
 from trainer_core.testing import BackendCase, parametrize_backends
 
 
@@ -32,6 +33,7 @@ def start_cluster():
     cluster = Cluster(grace=30.0).__enter__()
     # Trainer gives resources to nodes only if the runtime has a policy.
     cluster.add(runtime("python-with-policy", "plain", {"numNodes": 1}))
+    cluster.add(build_plain_runtime(RuntimeParameters("python-once", image=IMAGE, restarts=0)))
     return cluster
 
 
@@ -86,6 +88,7 @@ CASES = (
         "kubernetes",
         connect_to_cluster,
         runtime_with_resources="python-with-policy",
+        runtime_without_restarts="python-once",
         reads_local_files=False,
         reads_checkpoints=False,
         runs_runtime_without_trainer=True,

@@ -15,6 +15,7 @@ from s3_storage.faults import Fault
 
 from trainer_core.fetch.s3.download import LARGE_FILE_SIZE
 from trainer_core.fetch.source import FetchError
+from trainer_core.logs import parse_progress
 
 TIMEOUT = 300
 MIB = 2**20
@@ -115,6 +116,15 @@ def test_bytes_that_do_not_match_the_etag_are_fetched_again(bucket, proxy, fetch
     bucket("data/a", b"x" * size)
     proxy.faults.append(Fault(faults.spoil, "data/a", 1))
     assert (fetch(f"s3://{bucket.name}/data", proxy.url) / "a").read_bytes() == b"x" * size
+
+
+@pytest.mark.parametrize("name", ["small", "large"])
+def test_the_last_line_counts_each_file_and_its_bytes_once_although_it_was_fetched_twice(large, fetch, name, capsys):
+    (large.folder / "small").write_bytes(b"x" * MIB)
+    large.faults.append(Fault(faults.spoil, name, 1))
+    fetch("s3://any", large.url)
+    last = parse_progress(capsys.readouterr().out.splitlines()[-1])
+    assert (last["step"], last["metrics"]["files"]) == (last["total"], 2)
 
 
 def test_bytes_that_do_not_match_the_etag_twice_are_rejected(data, proxy, fetch, tmp_path):

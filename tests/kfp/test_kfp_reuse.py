@@ -30,6 +30,19 @@ def test_a_run_for_which_nothing_changed_has_the_outputs_of_the_earlier_one(task
     assert second.artifact("model").read_text() == "weights"
 
 
+def test_data_of_another_run_with_the_same_content_is_the_same(task, client, tmp_path):
+    """KFP gives each run URIs of its own."""
+    reused = []
+    for run, content in (("1", "a,b"), ("2", "a,b"), ("3", "a,c")):
+        data = tmp_path / f"run-{run}" / "data"
+        data.mkdir(parents=True)
+        (data / "ü.csv").write_text(content)
+        training = task("train", run, run_id=f"run-{run}", request=REQUEST, artifacts={"dataset": data})
+        assert training.run().returncode == 0
+        reused.append(training.output("reused"))
+    assert reused == [False, True, False]
+
+
 def test_the_exit_tasks_of_a_run_delete_no_job_of_another_run(task, client, first):
     submitted = task("submit", "second", run_id="run-2", request=REQUEST)
     submitted.run()

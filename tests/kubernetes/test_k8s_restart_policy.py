@@ -19,6 +19,7 @@ from trainer_core.lifecycle.restart_policy import AttemptRestarts
 from trainer_core.request import Owner
 
 TASK = Owner(key="dag/run/task", slug="train", generation="1")
+NOW = "2026-11-24T10:00:00Z"
 FREE = {"free": ["Preempted"], "delay": 0}
 
 
@@ -82,6 +83,24 @@ def test_a_restart_after_the_timeout_is_left_to_the_next_wait():
             client.wait(ref, timeout=0)
         assert client.wait(ref, timeout=0, restarts=False).restarts.following.delay == 300
         assert count_jobs(cluster) == 1
+
+
+@pytest.mark.parametrize("name", [None, "nightly"], ids=["an owner", "a name"])
+def test_a_restart_waits_for_a_pod_that_the_failed_attempt_has_left(name, caplog):
+    with a_stage(controllers=False) as (cluster, client):
+        ref = client.submit(ask({"free": ["Infrastructure"], "delay": 0}, name))
+        node = {"jobset.sigs.k8s.io/jobset-name": ref.name, "jobset.sigs.k8s.io/replicatedjob-name": "node"}
+        metadata = {"name": "still-saves", "labels": node}
+        spec = {"containers": [{"name": "node", "image": "train:1"}]}
+        cluster.add(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Running"}}
+        )
+        failed = {"type": "Failed", "status": "True", "reason": "JobsFailed", "message": "", "lastTransitionTime": NOW}
+        cluster.update_status("TrainJob", ref.name, {"conditions": [failed]})
+        outcome = client.wait(ref, restarts=False)
+        client.backend.max_left_seconds = 0.1
+        assert client.start_again(outcome).name == f"{ref.name}-1"
+    assert "has not ended in 0 s, and the next attempt starts beside it; check still-saves" in caplog.text
 
 
 def test_a_job_that_a_person_deletes_is_not_started_again():

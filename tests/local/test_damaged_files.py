@@ -14,6 +14,9 @@ from trainer_core import BackendUnavailableError, ConflictError, Owner, TrainerE
 from trainer_core.backends.local import job_record, job_store
 
 DAMAGES = [b"", b'{"uid": "12', b"\xff\xfe\x00\x01", b"[1, 2]", b'{"steps": [], "unknown": 1}']
+CHANGES = pytest.mark.parametrize(
+    "change", [lambda path: path.write_text("damaged"), Path.unlink], ids=["damaged", "removed"]
+)
 FILES = ["status.json", "request.json", "plan.json", "events.jsonl", "lock"]
 
 
@@ -66,7 +69,7 @@ def test_a_damaged_job_can_be_deleted(client, ask, home, file):
     assert client.list_jobs() == []
 
 
-@pytest.mark.parametrize("change", [lambda path: path.write_text("damaged"), Path.unlink], ids=["damaged", "removed"])
+@CHANGES
 def test_a_running_job_whose_status_another_program_changed_is_deleted_with_its_processes(
     client, running, home, gate, change
 ):
@@ -77,12 +80,23 @@ def test_a_running_job_whose_status_another_program_changed_is_deleted_with_its_
     assert list((home / "jobs").iterdir()) == []
 
 
-def test_a_job_of_which_no_file_has_the_identity_is_left_and_the_error_names_its_folder(client, ask, home):
+@CHANGES
+def test_a_job_of_which_no_file_has_the_identity_is_left_and_the_error_names_its_folder(client, ask, home, change):
     client.wait(client.submit(ask()))
     for file in ("status.json", "plan.json"):
-        (home / "jobs/job" / file).write_text("damaged")
+        change(home / "jobs/job" / file)
     with pytest.raises(BackendUnavailableError, match=f"end the processes of the job and remove {home}/jobs/job$"):
         client.delete_job("job")
+
+
+@pytest.mark.parametrize("path", ["", "trainer_core", "trainer_core/node", "trainer_core/node/bootstrap.py"])
+def test_the_next_submit_repairs_the_programs_of_the_nodes_whatever_has_their_names(client, ask, home, path):
+    client.wait(client.submit(ask()))
+    (kit,) = (home / "kits").iterdir()
+    kit.rename(home.parent / "whole")
+    (kit / path).parent.mkdir(parents=True, exist_ok=True)
+    (kit / path).mkdir() if path.endswith(".py") else (kit / path).write_text("")
+    assert client.wait(client.submit(ask(name="next"))).status == "Complete"
 
 
 def test_files_and_empty_folders_are_not_listed_as_jobs(client, ask, home, caplog):

@@ -82,6 +82,24 @@ def test_a_runtime_without_one_of_the_fields_does_not_restart_its_nodes_together
     assert not runtimes.restarts_nodes_together(built)
 
 
+@pytest.mark.parametrize("restarts", [0, 2])
+@pytest.mark.parametrize("kind", SIMPLE)
+def test_a_number_of_restarts_is_that_of_all_nodes_together_and_no_pod_restarts_alone(kind, restarts):
+    built = runtime_builder.BUILDERS[kind](RuntimeParameters("mine", image="train:1", restarts=restarts))
+    spec = built["spec"]["template"]["spec"]
+    assert spec["failurePolicy"] == {"maxRestarts": restarts}
+    for job in (each["template"]["spec"] for each in spec["replicatedJobs"]):
+        limits = {name: job[name] for name in RESTARTS}
+        assert (limits, job["template"]["spec"]["restartPolicy"]) == (RESTARTS, "Never")
+    assert validate_runtime(built) == []
+    assert runtimes.restarts_nodes_together(built)
+
+
+def test_a_negative_number_of_restarts_is_refused():
+    with pytest.raises(ValueError, match="restarts must be"):
+        RuntimeParameters("mine", restarts=-1)
+
+
 @pytest.mark.parametrize("name", TORCHTUNE)
 def test_a_torchtune_runtime_equals_that_of_trainer(name):
     built = runtime_builder.build_torchtune_runtime(RuntimeParameters(name, resources={"gpu": 2}))

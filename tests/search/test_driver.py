@@ -508,6 +508,16 @@ def test_a_trial_that_pauses_without_a_value_has_failed(client: TrainerClient) -
         outcome = run_to_end(client, driver).outcome
     assert outcome is not None
     assert outcome.trials[0].reason == "paused at step 1 and reported no loss there"
+    assert "the first: NoObjective: paused at step 1" in outcome.message
+
+
+def test_trials_that_report_no_objective_fail_the_search_which_names_what_they_report(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        while (outcome := driver.step().outcome) is None:
+            for job in backend(client).list_running():
+                backend(client).complete(job.ref.name, accuracy=1.0)
+    assert outcome.status == "Failed"
+    assert "the first: NoObjective: reported no loss, but: accuracy" in outcome.message
 
 
 def test_a_driver_takes_over_the_limits_that_another_one_was_started_with_later(client: TrainerClient) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from test_driver import backend, connect, finish, open_search
 
-from trainer_core import Asha, Checkpoints, Name
+from trainer_core import Asha, Checkpoints, Name, TrialConfig
 from trainer_core.errors import JobNotFoundError
 from trainer_core.jobs import Category, Progress
 from trainer_core.request import Owner
@@ -71,6 +71,35 @@ def test_the_limits_are_those_that_were_set_last_and_of_several_entries_the_newe
 def test_the_newest_generation_is_that_of_the_highest_number(generations):
     requests = [SimpleNamespace(owner=Owner(key="a", generation=each)) for each in generations]
     assert find_newest_generation([(None, request, None) for request in requests]) == "10"
+
+
+def test_an_older_generation_can_be_read():
+    client, owner = connect(), Owner(key="dag/run/tune", slug="tune", generation="1")
+    with open_search(client, owner) as driver:
+        driver.step()
+    with open_search(client, owner.model_copy(update={"generation": "2"})) as driver:
+        driver.step()
+    older, newest = (read_search(client, owner.key, generation) for generation in ("1", None))
+    assert (older.table.reason, newest.table.reason) == ("superseded", None)
+
+
+def test_a_search_is_complete_when_its_last_trial_has_ended_although_no_driver_has_recorded_it():
+    client = connect()
+    with open_search(client, trial_config=TrialConfig(1, 1)) as driver:
+        driver.step()
+    finish(client, *backend(client).jobs)
+    assert read_search(client, "search/tune").status == "Complete"
+
+
+def test_the_time_of_a_search_begins_with_its_first_entry_also_when_that_was_deleted():
+    client = connect()
+    with open_search(client, trial_config=TrialConfig(6, 2, timeout=60)) as driver:
+        driver.step()
+    _, (ref, request, observation) = list_jobs(client, "search/tune")
+    later = request.search.model_copy(update={"created": driver.started + 30})
+    jobs = [(ref, request.model_copy(update={"search": later}), observation)]
+    reasons = [build_snapshot("search/tune", jobs, None, driver.started + after).table.reason for after in (59, 61)]
+    assert reasons == [None, "timeout"]
 
 
 def test_a_search_without_trainjobs_does_not_exist(driver):

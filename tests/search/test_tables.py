@@ -22,7 +22,7 @@ from trainer_core.lifecycle.search import (
 from trainer_core.search import tables
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial
-from trainer_core.search.results import Metric, SearchOutcome
+from trainer_core.search.results import BestTrial, Metric, SearchOutcome, Trial
 
 DEFINITION = SearchDefinition.parse(search_space={"x": [1, 2, 3]})
 RUNNING = TrialView(0, "Running", {"x": 1})
@@ -135,3 +135,13 @@ def test_the_outcome_has_what_the_best_trial_left_and_the_hours_of_all_trials() 
     result = tables.build_result(DEFINITION, table)
     assert result is not None
     assert (result.job, result.trial, result.value, result.stopped_early) == ("tune-6", 6, 0.25, True)
+
+
+def test_an_outcome_without_the_fields_that_have_defaults_can_be_read() -> None:
+    trial = {"name": "tune-0", "parameters": {}, "trainjob": None, "metrics": []}
+    best = {"trial": 0, "parameters": {}, "value": 0.5}
+    stored = {"name": "tune", "status": "Complete", "reason": "goal", "message": "", "best": best, "trials": [trial]}
+    outcome = SearchOutcome.from_dict(stored)
+    assert outcome.best == BestTrial(0, {}, 0.5, None, None, None, {}, {}, False)
+    assert outcome.trials == (Trial("tune-0", {}, None, [], 0, "Created", {}, None, None, None, None, None),)
+    assert (outcome.gpu_hours, outcome.stopped_gpu_hours) == (0, 0)

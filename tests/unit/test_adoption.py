@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from trainer_core.errors import ConflictError, InvalidRequestError
-from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob, decide
+from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob, decide, describe_existing
 from trainer_core.naming import build_job_name
-from trainer_core.request import Owner, TrainJobRequest
+from trainer_core.request import Owner, SearchEntry, TrainJobRequest
 
 KEY = "dag/run/task"
 
@@ -51,6 +51,24 @@ def test_a_retry_after_a_failure_creates_the_next_attempt():
     decision = decide(a_request(), [a_job("Failed", attempt=0), a_job("Failed", attempt=1)])
 
     assert (decision.action, decision.name, decision.attempt) == (Action.CREATE, build_job_name("task", KEY, 2), 2)
+
+
+def test_only_a_failed_attempt_of_the_same_generation_is_retried():
+    failed = a_job("Failed")
+
+    assert decide(a_request(), [failed]).retried == failed.name
+    assert decide(a_request(generation="2"), [failed]).retried is None
+
+
+@pytest.mark.parametrize(
+    ("status", "action"),
+    [("Running", Action.ATTACH), ("Complete", Action.REUSE_RESULT), ("Failed", Action.REUSE_RESULT)],
+)
+def test_an_entry_of_a_search_is_created_once_however_it_ends(status, action):
+    request = a_request().model_copy(update={"search": SearchEntry(key=KEY, entry=0, definition={})})
+
+    assert decide(request, [a_job(status, attempt=1)]) == Decision(action, build_job_name("task", KEY, 1), 1)
+    assert decide(request, [a_job(status, generation="0")]).action is Action.CREATE
 
 
 def test_the_latest_attempt_counts_in_any_order():
@@ -168,6 +186,13 @@ def test_without_an_owner_another_request_is_refused():
 def test_without_an_owner_a_job_that_has_an_owner_is_refused():
     with pytest.raises(ConflictError, match="belongs to"):
         decide(a_request(name="mine", owner=False), [a_job("Running", name="mine")])
+
+
+def test_a_person_reads_that_nothing_new_was_started_and_how_to_continue_a_failed_job():
+    started = "TrainJob 'mine' exists and is {}: nothing new was started"
+
+    assert describe_existing("mine", "Running") == started.format("Running")
+    assert describe_existing("mine", "Failed") == f"{started.format('Failed')}; continue it with `trainjob retry mine`"
 
 
 def test_a_request_with_neither_name_nor_owner_is_refused():

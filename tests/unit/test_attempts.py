@@ -126,3 +126,17 @@ def test_a_policy_starts_a_job_again_until_its_budget_is_used_up_and_a_person_gi
     third = client.retry(first)
     assert (third.name, client.get_job_request(third).attempt_restarts) == (f"{first.name}-2", None)
     assert fail(client, third).diagnosis.retryable
+
+
+def test_a_process_without_the_tokens_of_a_training_does_not_start_it_again(client, caplog):
+    tokens = {"model.ACCESS_TOKEN": "hf_1", "trainer.MLFLOW_TRACKING_TOKEN": "of the configuration"}
+    request = ask(None, owner=OWNER.model_dump(), restart_policy={"delay": 0}, literal_secrets=tokens)
+    first = client.submit(request)
+    outcome = fail(client, first)
+    assert client.start_again(outcome) is None
+    assert "only what has submitted it can start it again: its model.ACCESS_TOKEN is not stored" in caplog.text
+    assert "hf_1" not in caplog.text
+    with pytest.raises(InvalidRequestError, match="only what has submitted it"):
+        client.retry(first)
+    second = client.submit(request)
+    assert (second.name, client.get_job_request(second).attempt_restarts.counted) == (f"{first.name}-1", 1)

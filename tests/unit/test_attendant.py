@@ -15,7 +15,8 @@ from trainer_core import CustomTrainerContainer, Stalled
 from trainer_core.backends.local.backend import LocalProcessBackend
 from trainer_core.errors import UnsupportedError
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
-from trainer_core.node import attendant, beats
+from trainer_core.logs import parse_progress
+from trainer_core.node import attendant, beats, progress
 from trainer_core.node.attendant import Attendant
 from trainer_core.request_builder import build_request
 
@@ -169,9 +170,51 @@ def test_startup_limits_the_time_until_the_first_sign(tmp_path):
 
 
 def test_a_rank_without_a_sign_does_not_keep_a_silent_one_alive(node):
-    node.beat(rank=0)
-    node.beat(rank=1, phase=beats.START)
+    node.beat(rank=1)
+    node.beat(rank=2, phase=beats.START)
     assert node.run(AFTER + 10)
+    assert node.printed == []
+
+
+def test_a_silence_is_reported_with_the_last_report_of_the_training_until_it_is_over(node):
+    (node.folder / beats.REPORT).write_text('{"step": 7, "total": 9, "t": 5}')
+    node.beat()
+    node.run(30)
+    node.beat()
+    node.run(5)
+    silent = [{"step": 7, "total": 9, "silent": [seconds, AFTER]} for seconds in (15, 20, 25)]
+    assert [parse_progress(text) for text in node.printed] == [*silent, {"step": 7, "total": 9}]
+
+
+def test_the_silence_of_a_training_with_irregular_steps_is_reported_with_its_own_limit(node):
+    node.beat()
+    node.run(30)
+    node.beat()
+    node.run(5)
+    node.printed.clear()
+    node.run(30)
+    assert [parse_progress(text)["silent"] for text in node.printed] == [[25, 90], [30, 90]]
+
+
+def test_a_long_silence_is_reported_at_each_thirtieth_of_the_limit(tmp_path):
+    node = Node(tmp_path, after=3000.0)
+    node.beat()
+    node.run(3000)
+    seconds = [parse_progress(text)["silent"][0] for text in node.printed]
+    assert seconds == list(range(800, 3000, 100))
+
+
+@pytest.mark.parametrize("report", ["", "{", "[1]", "7", "[" * 9999])
+def test_a_silence_is_reported_whatever_other_programs_have_written_as_the_last_report(node, report):
+    (node.folder / beats.REPORT).write_text(report)
+    node.beat()
+    node.run(20)
+    assert [parse_progress(text) for text in node.printed] == [{"silent": [15, AFTER]}]
+
+
+def test_a_silence_is_reported_by_the_node_of_rank_0_only(node):
+    node.beat(rank=1)
+    node.run(AFTER)
     assert node.printed == []
 
 
@@ -308,12 +351,13 @@ Thread 0x00cc (most recent call first):
   File "c.py", line 3 in c
 
 Current thread 0x0000 (most recent call first):
-  File "train.py", line 4 in fit
+  File "/job/function/code-0123456789ab/src/model.py", line 4 in step
+  File "/job/function/trainjob_0123456789ab/train.py", line 4 in fit
   File "/x{attendant._BOOTSTRAP}", line 5 in main
 """
     (node.folder / f"0{beats.STACKS}").write_text(text)
     assert node.attendant._read_stacks(node.attendant._ranks[0], len(old)) == [
-        ("MainThread", ['  File "train.py", line 4 in fit']),
+        ("MainThread", ['  File "src/model.py", line 4 in step', '  File "train.py", line 4 in fit']),
         ("loader", ['  File "load.py", line 2 in load']),
         ("thread 0x00cc", ['  File "c.py", line 3 in c']),
     ]
@@ -380,6 +424,17 @@ def test_a_sign_in_a_save_belongs_to_the_save_after_which_the_phase_is_that_of_b
     monkeypatch.setattr(beats, "_pid", os.getppid())
     beats.enter(beats.RETURNED)
     assert rank() == (beats.OVER, 3.0)
+
+
+def test_the_last_report_of_a_rank_is_kept_for_the_attendant(rank, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAINJOB_BEATS", str(tmp_path))
+    reporter = progress.Reporter()
+    reporter.report(3, 10, {"loss": 0.3, "ä": float("nan")})
+    report = parse_progress(progress.PREFIX + (tmp_path / beats.REPORT).read_text())
+    assert report == {"step": 3, "total": 10, "metrics": {"loss": 0.3}}
+    (tmp_path / beats.REPORT).unlink()
+    tmp_path.rmdir()
+    reporter.report(10, 10)
 
 
 def test_a_process_that_imports_the_module_in_the_environment_of_a_rank_is_not_the_rank(rank, tmp_path, monkeypatch):
@@ -471,6 +526,12 @@ def test_the_category_is_stalled_and_retryable_unless_a_rank_has_failed_first():
 def test_an_invalid_value_is_refused(values, message):
     with pytest.raises(ValueError, match=message):
         Stalled(**values)
+
+
+def test_only_the_settings_that_are_given_are_stored():
+    job_spec = {}
+    Stalled("20m")(job_spec, None, None)
+    assert job_spec == {"spec": {"stalled": {"after": "20m"}}}
 
 
 def test_the_option_is_refused_for_a_program_that_gives_no_signs():

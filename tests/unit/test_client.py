@@ -78,6 +78,11 @@ def test_a_job_is_read_by_its_name_or_its_ref(client, ref, read):
     assert read(client, "job") == read(client, ref)
 
 
+def test_the_jobs_of_a_partition_that_none_can_have_are_not_asked_for(client):
+    with pytest.raises(ValueError, match=r"^partition must be a string of 1 to 250 characters, .*got '\\ud800'$"):
+        client.list_jobs(partition="\ud800")
+
+
 @pytest.mark.parametrize(("verb", "left"), [("cancel", 1), ("suspend", 1), ("resume", 1), ("delete_job", 0)])
 def test_a_job_is_changed_by_its_name_or_its_ref(client, ref, verb, left):
     getattr(client, verb)("job")

@@ -93,6 +93,7 @@ def test_no_command_is_suggested_for_what_a_debugger_does_not_show(found, backen
         (crash(-11), crash(134), False),
         (replace(crash(1), reason="a training process crashed with SIGSEGV (a memory fault)"), crash(-11), True),
         (crash(3), crash(4), False),
+        (crash(-1), replace(crash(1), exit_code=None), False),
     ],
 )
 def test_failures_are_the_same_by_type_and_line_of_the_users_code(first, second, same):
@@ -158,6 +159,7 @@ NOT_NEEDED = {
     *("version", "owner", "metadata", "active_deadline_seconds", "start_within", "suspend", "managed_by", "workspace"),
     *("delete_after_seconds", "more_memory", "attempt_memory", "stalled", "search", "literal_secrets"),
     *("restart_policy", "attempt_restarts", "retry_of", "traceparent", "reuse", "reuse_key", "defaults"),
+    "secret_names",
 }
 NAMED_OF_TRAINER = {
     "image": ("custom:1", "image custom:1: Python packages, environment and system libraries of its image"),

@@ -115,7 +115,7 @@ def test_a_job_is_plain_data_with_a_version():
     data = JOB.to_dict()
     assert (data["version"], data["status"], data["runtime"]["kind"]) == (1, "Failed", "ClusterTrainingRuntime")
     assert (data["creation_timestamp"], data["steps"][0]["exit_code"]) == ("2026-05-01T12:30:15.250000Z", -9)
-    unset = {"checkpoint": None, "resumed_from": None, "objective": None}
+    unset = {"checkpoint": None, "resumed_from": None, "objective": None, "silent": None}
     assert data["progress"] == {"step": 3, "total": 10, "metrics": {"loss": 0.5}, **unset}
 
 

@@ -174,6 +174,22 @@ def test_a_time_of_a_line_is_a_whole_number_of_milliseconds_until_2286(text, tim
     assert parse_timed_progress(f'[trainjob:progress] {{"step": 2, "t": {text}}}') == ({"step": 2}, time)
 
 
+@pytest.mark.parametrize(
+    ("silent", "text"),
+    [
+        ("[1320, 1800.0]", "silent for 22 of 30 min"),
+        ("[45.4, 60]", "silent for 45 of 60 s"),
+        ("[]", ""),
+        ("[1, NaN]", ""),
+        ('["1", "2"]', ""),
+        ("{}", ""),
+        ("null", ""),
+    ],
+)
+def test_a_report_says_for_how_long_the_training_was_silent(silent, text):
+    assert str(find_last_progress([f'[trainjob:progress] {{"silent": {silent}}}'])) == text
+
+
 def test_the_progress_of_a_log_is_that_of_its_first_line_that_has_one():
     lines = [
         "Epoch 3",

@@ -108,7 +108,7 @@ def test_a_limit_that_is_no_duration_is_refused(limit):
         StartWithin(limit)
 
 
-@pytest.mark.parametrize("limit", ["0", "-1Gi", "32 GB", "1m", None, [], math.nan, True])
+@pytest.mark.parametrize("limit", ["0", "-1Gi", "32 GB", "1m", 32, "32", "900Ki", None, [], math.nan, True])
 def test_a_limit_that_is_no_memory_is_refused(limit):
     with pytest.raises(ValueError, match=r"^MoreMemory limit: [^\n]*$"):
         MoreMemory(limit)

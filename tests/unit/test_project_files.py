@@ -243,6 +243,8 @@ def test_a_pattern_that_names_a_folder_takes_what_is_in_it_except_what_is_ignore
         ("{{ params.code }}", r"cannot be a template"),
         ([], r"code must be a folder"),
         (3, r"code must be a folder"),
+        ("\ud800", r"code must be a folder"),
+        (["a.py", "a\0b"], r"code must be a folder"),
     ],
 )
 def test_what_is_no_code_is_refused_in_one_line(tree, code, message):
@@ -251,6 +253,16 @@ def test_what_is_no_code_is_refused_in_one_line(tree, code, message):
     with pytest.raises(ValueError, match=message) as refused:
         read_project(code, root)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "advice"), [("utf-8", "rename the file"), ("ascii", "set PYTHONUTF8=1, or rename it")]
+)
+def test_a_file_whose_name_is_not_utf_8_is_refused_with_what_helps(tree, monkeypatch, encoding, advice):
+    root = tree({"a.py": "", os.fsdecode(b"b\xe4nke.csv"): ""})
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: encoding)
+    with pytest.raises(ValueError, match=rf"^code: the name 'b\\udce4nke.csv' is not UTF-8; {advice}$"):
+        read_project(".", root)
 
 
 @pytest.fixture

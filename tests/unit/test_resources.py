@@ -175,6 +175,13 @@ def test_milli_bytes_are_refused_because_they_are_usually_a_typing_mistake(name)
         resources.normalize_resources({name: "512m"})
 
 
+@pytest.mark.parametrize("amount", [1, 32, "512", 0.5, "1023Ki"])
+@pytest.mark.parametrize("name", ["memory", "storage"])
+def test_an_amount_of_memory_without_a_unit_is_refused(name, amount):
+    with pytest.raises(ValueError, match=rf"^resource '{name}': .* is less than 1Mi; write the unit, such as '32Gi'$"):
+        resources.check_resources("resources_per_node", {name: amount})
+
+
 def test_an_invalid_quantity_is_reported_with_its_resource():
     with pytest.raises(ValueError, match="resource 'memory': '10GB' is not a quantity"):
         resources.normalize_resources({"memory": "10GB"})

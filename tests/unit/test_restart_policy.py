@@ -171,6 +171,7 @@ def test_progress_is_a_checkpoint_where_there_are_checkpoints():
     attempt = AttemptRestarts(rules(), has_checkpoints=True)
     assert end(attempt=attempt, step=50, checkpoint=40).restarts.following.step == 40
     assert end(attempt=attempt, step=50).restarts.following.step is None
+    assert end(step=50, checkpoint=40).restarts.following.step == 50
 
 
 def test_the_deadline_is_that_of_all_starts_together():
@@ -182,6 +183,13 @@ def test_the_deadline_is_that_of_all_starts_together():
     fields = {"name": "job", "active_deadline_seconds": 60, "restart_policy": {}}
     request = TrainJobRequest.parse({**fields, "attempt_restarts": {"total": 1, "seconds": 49.2}})
     assert (request.attempt_deadline_seconds, TrainJobRequest.parse(fields).attempt_deadline_seconds) == (10, 60)
+
+
+@pytest.mark.parametrize(("used", "left"), [(0, 60), (49.5, 10.5), (59.5, 1), (70, 1)])
+def test_a_start_has_what_the_earlier_ones_left_of_the_deadline_and_at_least_a_second(used, left):
+    attempt = AttemptRestarts(rules(), Restarts(seconds=used), active_deadline_seconds=60)
+    assert attempt.seconds_left == left
+    assert replace(attempt, active_deadline_seconds=None).seconds_left is None
 
 
 def test_free_restarts_after_a_lack_of_gpu_memory_ask_for_no_more_memory():

@@ -19,7 +19,7 @@ from trainer_core.backends.local import local_versions
 from trainer_core.backends.local.runtimes import LocalRuntime
 from trainer_core.client import reuse as lookup, trainer_client
 from trainer_core.fetch.local_files import LocalSource
-from trainer_core.fetch.source import Snapshot
+from trainer_core.fetch.source import Snapshot, SourceFile
 from trainer_core.initializers import initializer_from_dict
 from trainer_core.jobs import Outcome, TrainJob
 from trainer_core.k8s.runtimes import list_further_images
@@ -355,7 +355,43 @@ def test_a_job_whose_artifact_is_missing_is_not_reused(client, tmp_path):
     assert submit(client, "wednesday", artifacts=artifacts) != first
 
 
+def test_artifacts_whose_storage_does_not_answer_are_not_taken(client, monkeypatch, caplog):
+    answer = threading.Event()
+    artifacts = {"model": "s3://bucket/model"}
+    first = submit(client, "monday", artifacts=artifacts, within=1e-6)
+    monkeypatch.setattr(lookup, "_STORAGE_SECONDS", 0.05)
+    monkeypatch.setattr(lookup, "_exists", lambda *_: answer.wait(60))
+    second = submit(client, "tuesday", artifacts=artifacts)
+    answer.set()
+    assert second != first
+    assert "cannot be used: its storage has not answered in 0 s" in caplog.text
+
+
 def test_data_that_changed_trains_again(client, tmp_path):
+    data = tmp_path / "data.csv"
+    data.write_text("1")
+    first = submit(client, "monday", dataset=data.as_uri())
+    assert submit(client, "tuesday", dataset=data.as_uri()) == first
+    times = data.stat()
+    data.write_text("2")
+    os.utime(data, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert submit(client, "wednesday", dataset=data.as_uri()) != first
+
+
+@pytest.mark.parametrize("name", ["data.csv", "folder/ü\udcff.csv"])
+def test_the_same_data_at_another_place_trains_the_same(client, tmp_path, name):
+    places = [tmp_path / run for run in ("a", "b", "c")]
+    for place, content in zip(places, ("1", "1", "2"), strict=True):
+        (place / name).parent.mkdir(parents=True)
+        (place / name).write_text(content)
+    first, second, third = (submit(client, each.name, dataset=each.as_uri()) for each in places)
+    assert (second, third == first) == (first, False)
+    (places[1] / name).rename(places[1] / "other.csv")
+    assert submit(client, "d", dataset=places[1].as_uri()) != first
+
+
+def test_large_data_is_the_same_at_the_same_place_with_the_same_times(client, tmp_path, monkeypatch):
+    monkeypatch.setattr(lookup, "_HASHED_BYTES", 0)
     data = tmp_path / "data.csv"
     data.write_text("1")
     os.utime(data, ns=(1, 1))
@@ -363,17 +399,39 @@ def test_data_that_changed_trains_again(client, tmp_path):
     assert submit(client, "tuesday", dataset=data.as_uri()) == first
     os.utime(data, ns=(2, 2))
     assert submit(client, "wednesday", dataset=data.as_uri()) != first
+    os.utime(data, ns=(1, 1))
+    (tmp_path / "copy").mkdir()
+    shutil.copy2(data, tmp_path / "copy")
+    assert submit(client, "thursday", dataset=(tmp_path / "copy" / "data.csv").as_uri()) != first
+
+
+@pytest.mark.parametrize(
+    ("etags", "is_same"), [(("a", "a"), True), (("a", "b"), False), (("", ""), False)], ids=["same", "other", "none"]
+)
+def test_objects_with_the_same_etags_are_the_same_data_in_any_bucket(client, monkeypatch, etags, is_same):
+    tags = dict(zip(("s3://b/run-1", "s3://b/run-2"), etags, strict=True))
+
+    class Bucket:
+        def __init__(self, settings):
+            self.uri = settings.uri
+
+        def list_files(self):
+            return Snapshot(self.uri, (SourceFile("data.csv", 1, tags[self.uri]),))
+
+    monkeypatch.setattr(lookup.schemes, "create_source", Bucket)
+    first, second = (submit(client, uri[-1], dataset=uri) for uri in tags)
+    assert (second == first) == is_same
 
 
 def test_data_whose_storage_does_not_answer_trains_with_the_reason(client, tmp_path, monkeypatch, caplog):
     answer = threading.Event()
-    monkeypatch.setattr(lookup, "_DIGEST_SECONDS", 0.05)
+    monkeypatch.setattr(lookup, "_STORAGE_SECONDS", 0.05)
     snapshot = Snapshot("data", ())
     monkeypatch.setattr(LocalSource, "list_files", lambda _: answer.wait(60) and snapshot)
     refs = [submit(client, run, dataset=tmp_path.as_uri()) for run in ("monday", "tuesday")]
     answer.set()
     assert [ref.reused for ref in refs] == [False, False]
-    assert "dataset: its storage has not listed it in 0 s" in caplog.text
+    assert "dataset: its storage has not answered in 0 s" in caplog.text
 
 
 def test_data_that_cannot_be_read_trains_with_the_reason(client, tmp_path, monkeypatch, caplog):
@@ -468,7 +526,7 @@ def test_a_missing_artifact_is_named(client, tmp_path, caplog):
     artifacts = {"model": f"file://{tmp_path}/gone"}
     for run in ("monday", "tuesday"):
         submit(client, run, artifacts=artifacts)
-    assert f"trained the same, but cannot be used: missing file://{tmp_path}/gone" in caplog.text
+    assert f"trained the same, but cannot be used: file://{tmp_path}/gone is missing" in caplog.text
 
 
 def test_storage_that_does_not_answer_trains(client, monkeypatch, caplog):
@@ -480,4 +538,4 @@ def test_storage_that_does_not_answer_trains(client, monkeypatch, caplog):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     artifacts = {"model": "s3://bucket/model.pt"}
     assert [submit(client, run, artifacts=artifacts).reused for run in "ab"] == [False, False]
-    assert "trained the same, but cannot be used: missing no answer" in caplog.text
+    assert "trained the same, but cannot be used: no answer" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from typing import Any
@@ -9,8 +10,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from trainer_core.jobs import COMPLETE, RUNNING, Category
-from trainer_core.lifecycle.search import Decision, Ending, EntryView, Finish, Record, Start, Stop, decide
+from trainer_core.jobs import COMPLETE, RUNNING, Category, ObjectiveReport, Outcome, Progress, TrainJobRef
+from trainer_core.lifecycle.search import (
+    Decision,
+    Ending,
+    EntryView,
+    Finish,
+    Record,
+    Start,
+    Stop,
+    decide,
+    judge,
+    read_rungs,
+)
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial
 
@@ -62,6 +74,41 @@ def report(entry: EntryView, *values: float) -> EntryView:
         for rung, value in enumerate(values)
     )
     return replace(entry, reports=reports)
+
+
+# How a run ended
+
+
+@pytest.mark.parametrize(
+    ("value", "best", "own", "expected"),
+    [
+        ("last", 0.1, 0.5, 0.5),
+        ("min", 0.1, 0.5, 0.1),
+        ("min", 0.5, 0.1, 0.1),
+        ("max", 0.5, 0.9, 0.9),
+        ("max", 0.9, 0.5, 0.9),
+        ("best", 0.5, 0.1, 0.1),
+        ("best", 0.1, math.nan, 0.1),
+        ("min", None, 0.5, 0.5),
+    ],
+)
+def test_the_value_of_a_trial_is_the_last_one_or_the_best_of_its_reports_and_its_result(
+    value: str, best: float | None, own: float, expected: float
+) -> None:
+    outcome = Outcome(
+        ref=TrainJobRef("local", "/home", "tune-0", "uid").to_dict(),
+        status=COMPLETE,
+        metrics={"loss": own},
+        objective=ObjectiveReport(0.7, 3, best),
+    )
+    line = judge(outcome, define(objectives=[{"metric": "loss", "value": value}]), 0, {"x": 1}).line
+    assert (line.state, line.value) == ("Complete", expected)
+
+
+def test_a_rung_of_a_trial_that_writes_none_has_the_first_value_read_at_it_and_its_time_in_ms() -> None:
+    definition, known = promotion(9), RungReport(4, 0, 1, 0.9, 5)
+    reports = read_rungs(definition, 4, Progress(3, None, {"loss": 0.5}), [known], now=7.25)
+    assert reports == (known, RungReport(4, 1, 3, 0.5, 7250))
 
 
 # What starts
@@ -310,6 +357,10 @@ def test_a_promoted_trial_whose_run_is_lost_is_started_up_to_the_same_rung() -> 
     again = replace(lost(report(running(3, trial=1), 0.1)), parameters={"x": 1})
     entries = [paused(running(0), 0.3), paused(running(1), 0.1), paused(running(2), 0.2), again]
     assert choose(promotion(9), *entries).actions == (Start(1, {"x": 1}, 1, 3),)
+
+
+def test_a_trial_that_is_lost_before_its_first_report_is_started_up_to_the_first_rung() -> None:
+    assert choose(promotion(9), lost(running(0))).actions == (Start(0, {"x": 0}, 0, 1),)
 
 
 def test_beyond_the_last_rung_a_promoted_trial_runs_to_the_end_of_the_training() -> None:

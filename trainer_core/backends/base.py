@@ -35,7 +35,7 @@ from trainer_core.lifecycle import adoption, attempt_memory, restart_policy
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
 from trainer_core.lifecycle.reuse import Versions
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
-from trainer_core.request import Code, TrainJobRequest
+from trainer_core.request import TRACKING_SECRETS, Code, TrainJobRequest
 from trainer_core.runtimes import Runtime
 
 __all__ = ["Backend", "NameTakenError"]
@@ -170,7 +170,7 @@ class Backend(ABC):
             self._wait_for_processes(cancelled, self.max_end_seconds + grace)
             for name in decision.ended_attempts[-1:]:
                 with suppress(JobNotFoundError):
-                    self._wait_for_processes([self.get_ref(name)], self.max_left_seconds + grace)
+                    self.wait_for_left_processes(self.get_ref(name), request)
             named = request.with_name(decision.name).with_checkpoints_nonce(secrets.token_hex(5))
             named = code_location.store(self._set_attempt(named, ended))
             return self.create(prepare(named, decision.attempt) if prepare else named, decision.attempt)
@@ -193,10 +193,23 @@ class Backend(ABC):
         if request.owner is not None:
             request = attempt_memory.build_next_request(request, ended)
             request = restart_policy.build_next_request(request, ended)
+        names = sorted(request.literal_secrets.keys() - TRACKING_SECRETS)
+        if request.restart_policy is not None and names:
+            request = request.model_copy(update={"secret_names": tuple(names)})
         if request.attempt_memory is not None:
             memory = attempt_memory.get_attempt_memory(request)
             _log.info("TrainJob %r asks for %s of memory: an earlier attempt ran out of it", request.name, memory)
         return request
+
+    def wait_for_left_processes(self, ref: TrainJobRef, request: TrainJobRequest) -> None:
+        """Wait for what is left of a failed attempt, before the next attempt of a request is created.
+
+        Args:
+            ref: The failed attempt.
+            request: The request.
+        """
+        grace = request.checkpoints.grace if request.checkpoints else 0
+        self._wait_for_processes([ref], self.max_left_seconds + grace)
 
     def _wait_for_processes(self, refs: Sequence[TrainJobRef], limit: float) -> None:
         """Wait until no process of earlier attempts is left: they hold GPUs, and may be saving a checkpoint."""

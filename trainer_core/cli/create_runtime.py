@@ -66,6 +66,13 @@ def create(
         GangScheduler | None, typer.Option(help="Scheduler that starts all pods of a TrainJob together.")
     ] = None,
     queue: Annotated[str | None, typer.Option(help="Volcano queue; needs --gang volcano.")] = None,
+    restarts: Annotated[
+        int | None,
+        typer.Option(
+            help="Restarts of all nodes together after one has failed; 0 leaves them to RestartPolicy. "
+            "Default: 3 with torch, jax and xgboost."
+        ),
+    ] = None,
     dataset: Annotated[
         str | None, typer.Option(help="Add a dataset initializer; URI for TrainJobs that name no dataset.")
     ] = None,
@@ -100,6 +107,7 @@ def create(
         resources=parse_key_values("--resource", resource),
         pod=pod,
         gang=_build_pod_group_policy(gang, queue),
+        restarts=restarts,
     )
     runtime = _build_runtime(kind, parameters, dataset, model, StorageParameters(claim, storage, access_mode))
     if dry_run:

@@ -55,6 +55,7 @@ _DETAILS = (
     "restarts",
     "resumed_from",
     "step",
+    "silent",
 )
 
 _ENDED = (COMPLETE, FAILED)
@@ -72,9 +73,9 @@ def list_jobs(
             metavar="COLUMN,…",
             help="Columns: name, status, runtime, nodes, created, started, finished, duration, reason, "
             "partition; and, for three "
-            "requests for each TrainJob, resumed_from, step (how far it came), restarts, function, dag, run, task, "
-            "dataset, model, code (digest), image, processes, packages, memory, variables (names), param.NAME (an "
-            f"argument), metric.NAME and artifact.NAME. Default: {_COLUMNS}.",
+            "requests for each TrainJob, resumed_from, step (how far it came), silent, restarts, function, dag, run, "
+            "task, dataset, model, code (digest), image, processes, packages, memory, variables (names), param.NAME "
+            f"(an argument), metric.NAME and artifact.NAME. Default: {_COLUMNS}.",
         ),
     ] = None,
     sort: Annotated[

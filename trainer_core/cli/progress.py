@@ -39,12 +39,14 @@ class _LinePrinter:
     def __init__(self, console: Console, name: str) -> None:
         self._console = console
         self._name = name
-        self._last: tuple[str, int | None] | None = None
+        self._last: tuple[str, int | None, str | None] | None = None
 
     def print_if_changed(self, observation: Observation) -> None:
-        percentage = observation.progress.percentage if observation.progress else None
+        progress = observation.progress
+        percentage = progress.percentage if progress else None
         status = _format_status(observation)
-        shown = (status, None if percentage is None else percentage // 10)
+        silent = progress.silent if progress else None
+        shown = (status, None if percentage is None else percentage // 10, silent)
         if shown != self._last:
             self._last = shown
             line = status if percentage is None else f"{status} {percentage}%"
@@ -64,4 +66,5 @@ def _format_metrics(observation: Observation) -> str:
     if progress is None:
         return ""
     resumed = [] if progress.resumed_from is None else [f"(resumed from step {progress.resumed_from})"]
-    return " ".join([*(f"{name}={value:.4g}" for name, value in progress.metrics.items()), *resumed])
+    silent = [] if progress.silent is None else [f"silent for {progress.silent}"]
+    return " ".join([*(f"{name}={value:.4g}" for name, value in progress.metrics.items()), *resumed, *silent])

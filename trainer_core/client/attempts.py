@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeAlias
@@ -12,6 +13,7 @@ from trainer_core.jobs import FAILED, TrainJobRef
 from trainer_core.lifecycle import attempt_memory, next_attempt, restart_policy
 from trainer_core.request import TrainJobRequest
 
+_log = logging.getLogger(__name__)
 #: `TrainerClient.submit`, or what an orchestrator does around it.
 Submit: TypeAlias = Callable[..., TrainJobRef]
 
@@ -27,6 +29,13 @@ def start_next_attempt(
     if ended.status != FAILED:
         raise InvalidRequestError(f"TrainJob {ref.name!r} is {ended.status}; only a failed one can be retried")
     request = _restore_code(backend.get_request(ref), backend, ref).without_lookup()
+    if request.secret_names:
+        names = ", ".join(request.secret_names)
+        message = f"TrainJob {ref.name!r}: only what has submitted it can start it again: its {names} is not stored"
+        if is_new_budget:
+            raise InvalidRequestError(message)
+        _log.warning("%s", message)
+        return ref
     if request.tracking is not None:  # Each attempt has a separate run.
         run = {"run_id": None, "experiment_id": None}
         request = request.model_copy(update={"tracking": request.tracking.model_copy(update=run)})
@@ -35,10 +44,23 @@ def start_next_attempt(
         last = max(found, key=found.__getitem__) if is_new_budget and request.restart_policy else None
         request = next_attempt.restore_owned_request(request, ref.name, found[ref.name])
         return submit(request.model_copy(update={"retry_of": last}))
+    return _start_named(backend, submit, ref, request, is_new_budget)
+
+
+def _start_named(
+    backend: Backend, submit: Submit, ref: TrainJobRef, request: TrainJobRequest, is_new_budget: bool
+) -> TrainJobRef:
+    """Submit the next attempt of a failed job without an owner, by the number in its name."""
+    ended = backend.observe(ref)
     base, attempt = next_attempt.split_name(ref.name)
     if attempt and not _is_same_work(backend, base, request):
         base, attempt = ref.name, 0
     created: list[bool] = []
+
+    def begin() -> None:
+        created.append(True)
+        backend.wait_for_left_processes(ref, request)
+
     while True:
         if not is_new_budget and restart_policy.is_final(request, ended.outcome):
             return ref
@@ -47,7 +69,7 @@ def start_next_attempt(
         following = attempt_memory.build_next_request(following, ended.outcome)
         following = restart_policy.build_next_request(following, None if is_new_budget else ended.outcome)
         with suppress(ConflictError):  # The name belongs to other work.
-            ref = submit(following, before_create=lambda: created.append(True))
+            ref = submit(following, before_create=begin)
             if created or (ended := backend.observe(ref)).status != FAILED:
                 return ref
 

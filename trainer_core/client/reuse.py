@@ -6,13 +6,16 @@ versions and the content of the data, and changes nothing.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from trainer_core.backends.initializer_sources import get_fetch_variables
@@ -21,6 +24,7 @@ from trainer_core.errors import JobNotFoundError, TrainerError
 from trainer_core.fetch import schemes
 from trainer_core.fetch.local_files import parse_local_path
 from trainer_core.fetch.settings import FetchSettings
+from trainer_core.fetch.source import Snapshot
 from trainer_core.jobs import REUSE_LABEL, Outcome, TrainJob
 from trainer_core.lifecycle import adoption, reuse
 from trainer_core.node import s3_client
@@ -31,10 +35,13 @@ if TYPE_CHECKING:
     from trainer_core.client.trainer_client import TrainerClient
 
 _log = logging.getLogger(__name__)
-#: Seconds within which the content of all data must be listed.
-_DIGEST_SECONDS = 30.0
+#: Seconds within which storage must answer: what data is there, and whether artifacts exist.
+_STORAGE_SECONDS = 30.0
+#: Data of this machine up to this size is identified by its content, larger data by its path, sizes and times.
+_HASHED_BYTES = 256 * 2**20
 #: Backends that run on this machine, and read its files.
 _LOCAL = ("local", "container")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -78,32 +85,34 @@ def describe_reuse(name: str, finished: datetime | None) -> str:
 
 def find(client: TrainerClient, key: str, within: float) -> Outcome | None:
     """Return the outcome of the newest complete TrainJob with a key that ended in time, and whose artifacts exist."""
-    now = datetime.now(timezone.utc)
+    now, end = datetime.now(timezone.utc), time.monotonic() + _STORAGE_SECONDS
     for job in client.list_jobs(labels={REUSE_LABEL: key}):
-        outcome = _read_outcome(client, job) if reuse.is_recent(job, within, now) else None
+        outcome = _read_outcome(client, job, end) if reuse.is_recent(job, within, now) else None
         if outcome is not None:
             _log.warning("%s", describe_reuse(job.name, job.finished))
             return outcome
     return None
 
 
-def _read_outcome(client: TrainerClient, job: TrainJob) -> Outcome | None:
-    """Return the outcome of a complete TrainJob; None, with a log line, if an artifact is missing."""
+def _read_outcome(client: TrainerClient, job: TrainJob, end: float) -> Outcome | None:
+    """Return the outcome of a complete TrainJob; None, with a log line, if an artifact is not known to exist."""
     try:
         ref = client.get_job_ref(job.name)
         outcome = client.observe(ref).outcome if ref.uid == job.uid else None
         if outcome is None or not outcome.succeeded:
             return None
         is_local = client.backend.name == LocalProcessBackendConfig.backend
-        missing = [uri for uri in outcome.artifacts.values() if not _exists(uri, is_local)]
+        uris = list(outcome.artifacts.values())
+        answer = _call({"": lambda: [f"{uri} is missing" for uri in uris if not _exists(uri, is_local)]}, end)[""]
+        problems = [str(answer)] if isinstance(answer, Exception) else answer
         found = replace(outcome, ref=replace(ref, reused=True).to_dict())
     except JobNotFoundError:
         return None  # It was deleted meanwhile.
     except (TrainerError, OSError, ValueError) as error:  # Its storage or the backend does not answer.
-        missing = [str(error)]
-    if missing:
-        reason = shorten("; ".join(missing))
-        _log.warning("Reuse: TrainJob %r trained the same, but cannot be used: missing %s", job.name, reason)
+        problems = [str(error)]
+    if problems:
+        reason = shorten("; ".join(problems))
+        _log.warning("Reuse: TrainJob %r trained the same, but cannot be used: %s", job.name, reason)
         return None
     return found
 
@@ -122,17 +131,8 @@ def _exists(uri: str, is_local: bool) -> bool:
 
 def _list_digests(request: TrainJobRequest, reads_files: bool) -> tuple[dict[str, str], list[str]]:
     """Return the digest of the content of each initializer by role, and what cannot be read."""
-    digests: dict[str, str] = {}
     problems: dict[str, str] = {}
-
-    def read(role: str, variables: dict[str, str]) -> None:
-        try:
-            source = schemes.create_source(FetchSettings.from_env(role, variables))
-            digests[role] = source.list_files().digest
-        except Exception as error:  # noqa: BLE001 -- of any client library: content that cannot be read is unknown
-            problems[role] = shorten(str(error) or type(error).__name__)
-
-    threads = {}
+    calls: dict[str, Callable[[], str]] = {}
     for role, source in request.initializer_sources():
         if source.secrets:
             problems[role] = "its secret is read by the TrainJob only"
@@ -144,13 +144,45 @@ def _list_digests(request: TrainJobRequest, reads_files: bool) -> tuple[dict[str
                 for name, secret in request.literal_secrets.items()
                 if name.startswith(f"{role}.")
             }
-            arguments = (role, {**get_fetch_variables(role, source), **tokens})
-            # A daemon: storage that does not answer must not hold the end of the process.
-            threads[role] = threading.Thread(target=read, args=arguments, daemon=True)
-            threads[role].start()
-    end = time.monotonic() + _DIGEST_SECONDS
-    for role, thread in threads.items():
+            calls[role] = partial(_compute_digest, role, {**get_fetch_variables(role, source), **tokens})
+    answers = _call(calls, time.monotonic() + _STORAGE_SECONDS)
+    digests = {role: answer for role, answer in answers.items() if isinstance(answer, str)}
+    problems |= {role: shorten(str(each)) for role, each in answers.items() if isinstance(each, Exception)}
+    return digests, [f"{role}: {problem}" for role, problem in problems.items()]
+
+
+def _compute_digest(role: str, variables: Mapping[str, str]) -> str:
+    """Return a hash of the content of a source, without its place where the content is known.
+
+    Each run of a pipeline has its own URIs for the same data, and each clone of a repository its own times.
+    """
+    settings = FetchSettings.from_env(role, variables)
+    snapshot = schemes.create_source(settings).list_files()
+    if settings.uri.startswith("s3:") and all(file.tag for file in snapshot.files):
+        return Snapshot("", snapshot.files).digest
+    if settings.uri.startswith("file:") and snapshot.size <= _HASHED_BYTES:
+        path = parse_local_path(settings.uri)
+        files = ((path / each.path if path.is_dir() else path, each) for each in snapshot.files)
+        hashed = (replace(each, tag=hashlib.sha256(file.read_bytes()).hexdigest()) for file, each in files)
+        return Snapshot("", tuple(hashed)).digest
+    return snapshot.digest
+
+
+def _call(calls: Mapping[str, Callable[[], _T]], end: float) -> dict[str, _T | Exception]:
+    """Return what functions return or raise until a time; TimeoutError for one that has not."""
+    answers: dict[str, _T | Exception] = {}
+
+    def call(name: str) -> None:
+        try:
+            answers[name] = calls[name]()
+        except Exception as error:  # noqa: BLE001 -- of any client library: what cannot be read is unknown
+            answers[name] = error if str(error) else RuntimeError(type(error).__name__)
+
+    # Daemons: storage that does not answer must not hold the end of the process.
+    threads = [threading.Thread(target=call, args=(name,), daemon=True) for name in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
-        if thread.is_alive() or not {role} & (digests.keys() | problems.keys()):
-            problems[role] = f"its storage has not listed it in {_DIGEST_SECONDS:.0f} s"
-    return dict(digests), [f"{role}: {problem}" for role, problem in problems.items()]
+    late = TimeoutError(f"its storage has not answered in {_STORAGE_SECONDS:.0f} s")
+    return {name: answers.get(name, late) for name in calls}

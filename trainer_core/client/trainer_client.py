@@ -568,7 +568,12 @@ class TrainerClient:
             labels: Return only the TrainJobs with these labels; a cluster lists no others. None (the default) returns
                 all.
             partition: Return only the TrainJobs of this partition. None (the default) returns all.
+
+        Raises:
+            ValueError: A partition cannot have this key.
         """
+        if partition is not None:
+            validation.check_partition(partition)
         wanted = {**(labels or {}), **build_partition_labels(partition)}
         if wanted and isinstance(self.backend, _SelectsByLabels):
             jobs = self.backend.list_jobs_by_labels(wanted)

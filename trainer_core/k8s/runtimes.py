@@ -146,12 +146,12 @@ def describe_restart_limit(raw: Mapping[str, Any]) -> str | None:
 
 
 def restarts_nodes_together(raw: Mapping[str, Any]) -> bool:
-    """Return whether a runtime restarts all nodes if one has ended; True where they do not wait for each other."""
+    """Return whether a runtime restarts all nodes or none if one ends; True where they do not wait for each other."""
     if get_ml_policy(raw) not in _RENDEZVOUS:
         return True
     job = _get_path(find_trainer_job(raw) or {}, "template", "spec")
     restarts = _get_path(_get_spec(raw), "template", "spec", "failurePolicy").get("maxRestarts")
-    return bool(restarts) and job.get("backoffLimit") == 0 and job.get("podReplacementPolicy") == "Failed"
+    return restarts is not None and job.get("backoffLimit") == 0 and job.get("podReplacementPolicy") == "Failed"
 
 
 def find_replicated_job(raw: Mapping[str, Any], name: str) -> dict[str, Any] | None:

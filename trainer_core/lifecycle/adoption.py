@@ -96,18 +96,16 @@ def decide(request: TrainJobRequest, existing: Sequence[ExistingJob]) -> Decisio
             "first"
         )
     latest = attempts[-1]
-    if request.search is not None and latest.generation == request.owner.generation:
-        # An entry is created once, however it ended: a retry of its trial is another entry.
+    is_same_run = latest.generation == request.owner.generation
+    # An entry of a search is created once, however it ended: a retry of its trial is another entry.
+    if is_same_run and (request.search is not None or latest.status != FAILED):
         action = Action.REUSE_RESULT if latest.has_ended else Action.ATTACH
-        return Decision(action, latest.name, latest.attempt)
-    if latest.generation == request.owner.generation and latest.status != FAILED:
-        action = Action.REUSE_RESULT if latest.has_ended else Action.ATTACH
-        differs = latest.fingerprint != request.fingerprint()
+        differs = request.search is None and latest.fingerprint != request.fingerprint()
         return Decision(action, latest.name, latest.attempt, differs=differs)
     active = tuple(job.name for job in attempts if not job.has_ended)
     ended = tuple(job.name for job in attempts if job.has_ended)
     created = _create(request, existing, attempt=latest.attempt + 1)
-    retried = latest.name if latest.generation == request.owner.generation else None
+    retried = latest.name if is_same_run else None
     return replace(created, cancel_first=active, ended_attempts=ended, retried=retried)
 
 

@@ -23,7 +23,7 @@ from trainer_core.request import TrainJobRequest
 ORGANIZING_FIELDS = frozenset(
     {
         *("name", "owner", "metadata", "tracking", "search", "traceparent", "reuse", "reuse_key", "defaults"),
-        *("active_deadline_seconds", "start_within", "suspend", "managed_by", "delete_after_seconds"),
+        *("active_deadline_seconds", "start_within", "suspend", "managed_by", "delete_after_seconds", "secret_names"),
         *("more_memory", "attempt_memory", "restart_policy", "attempt_restarts", "retry_of", "stalled", "checkpoints"),
     }
 )
@@ -95,6 +95,7 @@ def build_key(request: TrainJobRequest, versions: Mapping[str, Any], data: Mappi
     trainer.get("code", {}).pop("text", None)  # Its digest stands for it.
     for source in work.get("initializer", {}).values():
         source.pop("secrets", None)
+        source.pop("storage_uri", None)  # Its digest stands for it.
     parts = {"work": work, "partition": request.partition, "versions": versions, "data": data}
     text = json.dumps(parts, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_KEY_LENGTH]

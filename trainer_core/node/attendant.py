@@ -6,6 +6,7 @@ On the local backend the supervisor is the attendant, in a container `launch`. O
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import beats, termination
+from . import beats, progress, termination
 
 PREFIX = "[trainjob:stack] "
 #: Exit code of a node that has stalled: that of `timeout`.
@@ -27,8 +28,12 @@ _MAX_LINES = 200
 #: How many times the longest silence of this start is no stall.
 _PATIENCE = 3
 _SAVE_FACTOR = 4
+#: A silence is reported from this many thirtieths of the limit on, at each further one.
+_REPORTED = 8
 _THREAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)(?: \[(.*)\])?")
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+#: Folders into which the user's files are unpacked: those of `project.unpack` and of `load_function.load`.
+_UNPACKED = re.compile(r'(?<=  File ").*[/\\](?:code-|trainjob_)[0-9a-f]{12}[/\\]')
 #: Files that are not the user's.
 _LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3[^/\\]*|trainer_core[/\\]node)[/\\]|^<frozen")
 
@@ -90,6 +95,8 @@ class Attendant:
         self._has_lost = False
         self._stack = ""
         self._has_warned = False
+        #: Thirtieths of the limit in the last report; 0 if it was about no silence.
+        self._reported = 0
 
     def check(self) -> bool:
         """Return whether the node is to be ended. Without any sign of life a line says so, once."""
@@ -103,6 +110,7 @@ class Attendant:
             judged = alive
         else:
             judged = [r for r in alive if r.record.phase != beats.RETURNED and self._get_limit(r) is not None]
+        self._report_silence(judged)
         self.code = 0 if has_returned and not self._has_lost else STALLED
         return bool(judged) and all(self._is_over(rank) for rank in judged)
 
@@ -156,6 +164,25 @@ class Attendant:
         if self._ranks and is_mute and self._time >= self._after and not self._has_warned:
             self._has_warned = True
             self._write("trainjob: no call of progress() yet: until the first one a hang cannot be noticed\n")
+
+    def _report_silence(self, judged: Sequence[_Rank]) -> None:
+        """Repeat the last report of the training with the silence since; without it once the silence is over.
+
+        Only on the node of rank 0, whose log has the reports.
+        """
+        if 0 not in self._ranks:
+            return
+        limits = [(self._time - rank.seen, self._get_limit(rank) or 0.0) for rank in judged]
+        silent, limit = min(limits, key=lambda each: each[0] - each[1], default=(0.0, 1.0))
+        part = min(30, int(30 * silent / limit))
+        part *= part >= _REPORTED
+        if part == self._reported:
+            return
+        self._reported, report = part, {}
+        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):  # Any program may write it.
+            report = dict(json.loads((self._folder / beats.REPORT).read_bytes()))
+        silence = {"silent": [round(silent, 1), round(limit, 1)]} if part else {}
+        self._write(progress.PREFIX + json.dumps({**report, **silence}) + "\n")
 
     def _list_silent_first(self) -> list[_Rank]:
         return sorted(self._ranks.values(), key=lambda rank: (rank.record.phase >= beats.OVER, rank.record.time))
@@ -242,7 +269,7 @@ class Attendant:
                 is_main = int(match[1], 16) == rank.record.main_thread
                 threads.append(("MainThread" if is_main else match[2] or f"thread 0x{match[1]}", []))
             elif threads and line.strip() and _BOOTSTRAP not in line:
-                threads[-1][1].append(line)
+                threads[-1][1].append(_UNPACKED.sub("", line))
         users = [thread for thread in threads if not any(_SERVER in line for line in thread[1])]
         return sorted(users, key=lambda thread: thread[0] != "MainThread")
 

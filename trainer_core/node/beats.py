@@ -24,6 +24,8 @@ LAYOUT = struct.Struct("<qqqQd")
 #: Prints the stacks of all threads, also while a thread in C holds the lock of the interpreter.
 DUMP_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 2
 STACKS = ".stacks"
+#: File with the last report of the training, which the attendant repeats.
+REPORT = "report"
 
 _phase, _step = START, -1.0
 #: Shared memory, and not a descriptor, which the training could close and use for another file.
@@ -65,6 +67,13 @@ def enter(phase: int) -> None:
     _phase = phase
     if _memory is not None and os.getpid() == _pid:
         _write()
+
+
+def keep_report(report: str) -> None:
+    """Keep the last report of the training for the attendant. Never raises."""
+    if _memory is not None and os.getpid() == _pid:
+        with contextlib.suppress(OSError):
+            files.replace(Path(env.setting(env.BEATS), REPORT), report.encode())
 
 
 @contextlib.contextmanager

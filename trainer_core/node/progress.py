@@ -144,8 +144,10 @@ class Reporter:
         if self.objective is not None and self.objective.has_values():
             data["objective"] = self.objective.values
         # One write, so that lines of other threads cannot interleave.
-        sys.stdout.write(PREFIX + json.dumps(data, allow_nan=False) + "\n")
+        report = json.dumps(data, allow_nan=False)
+        sys.stdout.write(PREFIX + report + "\n")
         sys.stdout.flush()
+        beats.keep_report(report)
 
 
 def _read_objective() -> Objective | None:

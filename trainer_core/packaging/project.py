@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -114,7 +115,7 @@ def check_code(code: object) -> None:
     if code is None:
         return
     entries = code if isinstance(code, (list, tuple)) else [code]
-    if not entries or not all(isinstance(entry, (str, os.PathLike)) and str(entry).strip() for entry in entries):
+    if not entries or not all(map(_is_path, entries)):
         raise ValueError(f"code must be a folder such as 'path/to/project', or a list of paths, got {code!r}")
     if _is_git_uri(code):
         _parse_git_uri(code)
@@ -127,6 +128,17 @@ def check_code(code: object) -> None:
             )
         if "{" in entry:
             raise ValueError(f"code is packed when it is given and cannot be a template, got {entry!r}; write the path")
+
+
+def _is_path(entry: object) -> bool:
+    if not isinstance(entry, (str, os.PathLike)):
+        return False
+    text = str(entry)
+    try:
+        text.encode("utf-8", "surrogateescape")  # As in the names of files that are not UTF-8.
+    except UnicodeEncodeError:
+        return False
+    return bool(text.strip()) and "\0" not in text
 
 
 def read_project(code: CodePaths, folder: Path | None = None) -> Project:
@@ -382,7 +394,9 @@ def _read_contents(root: Path, walk: _Walk) -> tuple[dict[str, bytes], frozenset
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise ValueError(f"code: the name {name!r} is not UTF-8; rename the file") from None
+            # With the locale C, Python may read every name as ASCII.
+            advice = "rename the file" if sys.getfilesystemencoding() == "utf-8" else "set PYTHONUTF8=1, or rename it"
+            raise ValueError(f"code: the name {name!r} is not UTF-8; {advice}") from None
         files[name] = _read_file(walk.found[name])
         if name not in walk.named and _PRIVATE_KEY.match(files[name]):
             _refuse_secret(name, "is a private key")

@@ -60,7 +60,7 @@ _SSHD = {
     "args": ["-De", "-f", "/home/mpiuser/.sshd_config"],
     "readinessProbe": {"tcpSocket": {"port": 2222}, "initialDelaySeconds": 5},
 }
-#: Restarts of all nodes together after one of them has failed or was removed.
+#: Restarts of all nodes together after one of them has failed or was removed, where nodes wait for each other.
 _MAX_RESTARTS = 3
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod", "ReadOnlyMany")
@@ -118,7 +118,12 @@ class PodParameters:
 
 @dataclass(frozen=True)
 class RuntimeParameters:
-    """Parameters of a runtime."""
+    """Parameters of a runtime.
+
+    `restarts` limits the restarts of all nodes together after one has failed (``failurePolicy.maxRestarts``), and none
+    restarts alone: 0 leaves them to a `RestartPolicy`. None for 3 with torch, jax and xgboost, and the defaults of Jobs
+    otherwise.
+    """
 
     name: str
     image: str | None = None
@@ -131,6 +136,7 @@ class RuntimeParameters:
     resources: Mapping[str, str | int | float] = field(default_factory=dict)
     pod: PodParameters = field(default_factory=PodParameters)
     gang: PodGroupPolicy | None = None
+    restarts: int | None = None
 
     def __post_init__(self) -> None:
         if not naming.is_object_name(self.name):
@@ -144,6 +150,8 @@ class RuntimeParameters:
         if self.image is not None:
             validation.check_string("image", self.image, "pytorch/pytorch:2.13.0")
         validation.check_count("num_nodes", self.num_nodes)
+        if self.restarts is not None:
+            validation.check_count("restarts", self.restarts, minimum=0)
         validation.check_labels("labels", self.labels)
         validation.check_strings("command", self.command, "torchrun")
         validation.check_strings("args", self.args, "train.py")
@@ -366,7 +374,7 @@ def _build_single_job_runtime(parameters: RuntimeParameters, framework: str, pol
     pod = {**_build_pod(parameters), "containers": [_build_container(parameters, framework)]}
     job = _build_job("node", pod, "trainer")
     runtime = _build_runtime(parameters, framework, policy, [job])
-    if policy:
+    if policy and parameters.restarts is None:
         # A node that restarts alone, or while its pod is still terminating, may wait for one that waits for it.
         job["template"]["spec"].update(backoffLimit=0, podReplacementPolicy="Failed")
         runtime["spec"]["template"]["spec"]["failurePolicy"] = {"maxRestarts": _MAX_RESTARTS}
@@ -377,6 +385,12 @@ def _build_runtime(parameters: RuntimeParameters, framework: str, policy: Manife
     labels = {FRAMEWORK_LABEL: framework, **parameters.labels}
     place = {"namespace": parameters.namespace} if parameters.namespace else {}
     gang = parameters.gang
+    template: Manifest = {"replicatedJobs": jobs}
+    if parameters.restarts is not None:
+        template = {"failurePolicy": {"maxRestarts": parameters.restarts}, **template}
+        for job in jobs:
+            job["template"]["spec"].update(backoffLimit=0, podReplacementPolicy="Failed")
+            job["template"]["spec"]["template"]["spec"]["restartPolicy"] = "Never"
     queue = (
         {"metadata": {"annotations": {VOLCANO_QUEUE: gang.queue}}} if isinstance(gang, Volcano) and gang.queue else {}
     )
@@ -387,7 +401,7 @@ def _build_runtime(parameters: RuntimeParameters, framework: str, policy: Manife
         "spec": {
             "mlPolicy": {"numNodes": parameters.num_nodes, **policy},
             **({"podGroupPolicy": _build_pod_group_policy(gang)} if gang else {}),
-            "template": {**queue, "spec": {"replicatedJobs": jobs}},
+            "template": {**queue, "spec": template},
         },
     }
 

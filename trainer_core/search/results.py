@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -81,11 +81,11 @@ class Result:
 
     parameters: dict[str, str]
     metrics: list[Metric]
-    values: dict[str, Any] = field(default_factory=dict)
-    value: float | None = None
-    job: str | None = None
-    trial: int = 0
-    stopped_early: bool = False
+    values: dict[str, Any]
+    value: float | None
+    job: str | None
+    trial: int
+    stopped_early: bool
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ class OptimizationJob:
     trial_config: TrialConfig
     trials: list[Trial]
     creation_timestamp: datetime
-    status: str = "Created"
-    reason: str | None = None
-    total: int = 0
+    status: str
+    reason: str | None
+    total: int
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class SearchOutcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as plain JSON data."""
-        return asdict(replace(self, trials=tuple(replace(trial, trainjob=None) for trial in self.trials)))
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SearchOutcome:

@@ -58,6 +58,7 @@ class BackendCase:
             client of the same state.
         runtime: Name of a runtime that runs a function in a plain Python process. Default: ``python``.
         runtime_with_resources: Name of such a runtime that takes `resources_per_node`. Default: None, for `runtime`.
+        runtime_without_restarts: Name of such a runtime that starts no process again. Default: None, for `runtime`.
         is_visible_to_other_clients: Other clients can find its jobs.
         runs_in_background: `submit` returns before the job ends, so that a running job can be observed, suspended and
             cancelled.
@@ -87,6 +88,7 @@ class BackendCase:
     connect: Callable[[Path], TrainerClient]
     runtime: str = "python"
     runtime_with_resources: str | None = None
+    runtime_without_restarts: str | None = None
     is_visible_to_other_clients: bool = True
     runs_in_background: bool = True
     enforces_deadline: bool = True
@@ -206,7 +208,7 @@ class Contract:
 
     @pytest.fixture
     def build_request(self, case: BackendCase, client: TrainerClient) -> Callable[..., TrainJobRequest]:
-        """Builds requests: ``build_request(func, {args}, name=, owner=, options=[], **trainer_fields)``."""
+        """Builds requests: ``build_request(func, {args}, name=, owner=, options=[], runtime=, **trainer_fields)``."""
 
         def build_request(
             func: Callable[..., Any] = return_value,
@@ -216,9 +218,11 @@ class Contract:
             owner: Owner | None = None,
             options: Sequence[Any] = (),
             initializer: Initializer | None = None,
+            runtime: str | None = None,
             **fields: Any,
         ) -> TrainJobRequest:
-            runtime = case.runtime_with_resources if fields.get("resources_per_node") else None
+            if runtime is None and fields.get("resources_per_node"):
+                runtime = case.runtime_with_resources
             variables = {RESOURCE_INTERVAL: _RESOURCE_INTERVAL, **fields.pop("env", {})}
             trainer = CustomTrainer(func=func, func_args=args, env=variables, **{"image": case.image, **fields})
             named = [Name(name)] if name and owner is None else []

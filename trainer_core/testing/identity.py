@@ -139,6 +139,7 @@ class Identity(Contract):
     ) -> None:
         packages = client.get_runtime_packages(client.get_runtime(case.runtime))
         assert capsys.readouterr().out.splitlines() == packages
+        assert packages
         assert all("==" in package for package in packages)
 
     def test_a_complete_job_has_runtime_steps_and_timestamps(

@@ -16,7 +16,7 @@ from trainer_core.options import Checkpoints, RestartPolicy
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.restart_rules import RestartRules
 from trainer_core.testing.case import BackendCase, Contract, applies_to
-from trainer_core.testing.training_functions import exit_after_checkpoint, exit_with
+from trainer_core.testing.training_functions import exit_in_turn, exit_with
 
 __all__ = ["Restarting"]
 
@@ -37,24 +37,37 @@ def _summarize(outcome: Outcome) -> tuple[str, int, int, list[tuple[str, bool]]]
 class Restarting(Contract):
     """With the option `RestartPolicy` a training is started again after a failure, within a budget by cause."""
 
-    @applies_to(restarts_trainings=True, restarts_processes=False)
+    @applies_to(restarts_trainings=True)
     def test_a_training_is_started_again_from_its_checkpoint_until_it_is_complete(
-        self, client: TrainerClient, build_request: BuildRequest
+        self, case: BackendCase, client: TrainerClient, build_request: BuildRequest
     ) -> None:
         policy = RestartPolicy(max_restarts=1, exit_codes={3: "free"}, delay=0, no_progress=1)
-        args = {"code": 3, "starts": 3}
-        request = build_request(exit_after_checkpoint, args, options=[Checkpoints(every_steps=1), policy])
+        options, runtime = [Checkpoints(every_steps=1), policy], case.runtime_without_restarts
+        request = build_request(exit_in_turn, {"codes": [3, 3]}, options=options, runtime=runtime)
         outcome = client.wait(client.submit(request))
         assert _summarize(outcome) == ("Complete", 2, 0, [("UserCode", False)] * 2)
         assert [cause.step for cause in outcome.restarts.causes] == [1, 2]  # type: ignore[union-attr]
         assert (outcome.result, outcome.resumed_from) == (3, 2)
+
+    @applies_to(restarts_trainings=True)
+    def test_the_same_failures_lead_to_the_same_restarts_on_every_backend(
+        self, case: BackendCase, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        policy = RestartPolicy(max_restarts=2, free=["OutOfMemory"], exit_codes={3: "count", 4: "free"}, delay=0)
+        options, runtime = [Checkpoints(every_steps=1), policy], case.runtime_without_restarts
+        request = build_request(exit_in_turn, {"codes": [4, 3, 1, 3, 3]}, options=options, runtime=runtime)
+        outcome = client.wait(client.submit(request))
+        causes = [("UserCode", False), ("UserCode", True), ("OutOfMemory", False), ("UserCode", True)]
+        assert _summarize(outcome) == ("Failed", 4, 2, causes)
+        assert [cause.step for cause in outcome.restarts.causes] == [1, 2, 3, 4]  # type: ignore[union-attr]
+        assert (outcome.checkpoint, outcome.restarts.step, outcome.restarts.following) == (5, 4, None)  # type: ignore[union-attr]
 
     @applies_to(restarts_in_place=True)
     def test_a_training_is_started_again_in_the_same_job_without_a_process_that_waits(
         self, client: TrainerClient, build_request: BuildRequest
     ) -> None:
         policy = RestartPolicy(max_restarts=1, exit_codes={3: "count"}, delay=0)
-        request = build_request(exit_after_checkpoint, {"code": 3, "starts": 3}, options=[Checkpoints(), policy])
+        request = build_request(exit_in_turn, {"codes": [3, 3]}, options=[Checkpoints(), policy])
         ref = client.submit(request)
         outcome = client.wait(ref, restarts=False)
         assert _summarize(outcome) == ("Failed", 1, 1, [("UserCode", True)])

@@ -38,7 +38,9 @@ class Stalls(Contract):
         assert diagnosis.reason.startswith("no progress for ")
         assert "after step 1; rank 0 is in " in diagnosis.reason
         assert "in hang_once" in (diagnosis.traceback or "")
-        assert any("[trainjob:stack] rank 0 MainThread" in line for line in client.get_job_logs(ref.name))
+        lines = list(client.get_job_logs(ref.name))
+        assert any("[trainjob:stack] rank 0 MainThread" in line for line in lines)
+        assert any(line.startswith("progress 1 silent for ") and line.endswith(" of 3 s") for line in lines)
         second = client.wait(client.submit(request))
         assert (second.status, second.resumed_from, second.result) == ("Complete", 1, 1)
 

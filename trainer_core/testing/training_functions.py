@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "end_slowly",
-    "exit_after_checkpoint",
+    "exit_in_turn",
     "exit_with",
     "hang_once",
     "print_lines",
@@ -125,8 +125,8 @@ def exit_with(code: int) -> None:
     sys.exit(code)
 
 
-def exit_after_checkpoint(code: int, starts: int) -> int:
-    """Save a checkpoint, one step after the last one; exit with a code before the last of some starts."""
+def exit_in_turn(codes: list[int]) -> int:
+    """Save a checkpoint, one step after the last one, and exit with the code of this start; 1 is a lack of memory."""
     import sys
 
     from trainer_core import checkpoints
@@ -136,8 +136,10 @@ def exit_after_checkpoint(code: int, starts: int) -> int:
     step = last.step + 1 if last else 1
     with store.save(step) as folder:
         (folder / "weights.txt").write_text("1")
-    if step < starts:
-        sys.exit(code)
+    if step <= len(codes):
+        if codes[step - 1] == 1:
+            raise MemoryError
+        sys.exit(codes[step - 1])
     return step
 
 

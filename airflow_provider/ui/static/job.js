@@ -246,12 +246,13 @@ function remaining(job) {
 
 /** How far the training is; of one that has ended without success, how far it came. */
 function progress(job) {
-  const { step, total, percentage, checkpoint, resumed_from } = job.deleted?.step === undefined ? job.progress ?? {} : job.deleted;
-  if (step === undefined || step === null) return null;
+  const { step, total, percentage, checkpoint, resumed_from, silent } = job.deleted?.step === undefined ? job.progress ?? {} : job.deleted;
+  const silence = silent && !ended(job) && `silent for ${silent}`;
+  if (step === undefined || step === null) return silence && el("div", { class: "numbers" }, silence);
   const rest = remaining(job);
   const place = describeSteps({ step, total });
   const words = ended(job) || job.deleted ? `Stopped at ${place}` : place.replace("step", "Step");
-  return [el("div", { class: "numbers" }, el("span", {}, words), el("span", { class: "quiet" }, [percentage !== undefined && `${percentage} %`, rest && `about ${rest} left`, resumed_from !== undefined && resumed_from !== null && `resumed from step ${number(resumed_from)}`, checkpoint && `last checkpoint at step ${number(checkpoint)}`].filter(Boolean).join(" · "))),
+  return [el("div", { class: "numbers" }, el("span", {}, words), el("span", { class: "quiet" }, [percentage !== undefined && `${percentage} %`, rest && `about ${rest} left`, resumed_from !== undefined && resumed_from !== null && `resumed from step ${number(resumed_from)}`, checkpoint && `last checkpoint at step ${number(checkpoint)}`, silence].filter(Boolean).join(" · "))),
     percentage !== undefined && !ended(job) && !job.deleted && el("progress", { max: 100, value: percentage, "aria-label": "Progress of the training" })];
 }
 

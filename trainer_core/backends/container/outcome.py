@@ -64,7 +64,9 @@ def build_complete_entry(job: ContainerJob, engine: Engine) -> dict[str, Any]:
         memory=AttemptMemory.parse(job.plan.get("memory")),
         restarts=restarts.earlier if restarts else None,
     )
-    return {"outcome": outcome.to_dict(), "progress": asdict(progress) if progress else None}
+    recorded = asdict(progress) if progress else {}
+    recorded.pop("silent", None)  # Of a training that runs; an older version knows no such field.
+    return {"outcome": outcome.to_dict(), "progress": recorded or None}
 
 
 def collect_facts(job: ContainerJob, engine: Engine, failure: Fail) -> Facts:

@@ -428,7 +428,11 @@ def _link_kit(staged: JobFolder, state: StateFolder) -> None:
     # First the link, then the time of the last use: the garbage collection reads them in the other order.
     # Relative, because a state folder can be moved or copied; to the real paths, because jobs/ can be a link.
     staged.code.symlink_to(os.path.relpath(kit.resolve(), state.jobs.resolve() / staged.name))
-    serializer.ship(kit)
+    try:
+        serializer.ship(kit)
+    except (FileExistsError, IsADirectoryError, NotADirectoryError):  # Not what it was written as.
+        state.remove_folder(kit)
+        serializer.ship(kit)
     os.utime(kit)
 
 

@@ -31,7 +31,7 @@ def read_record(folder: JobFolder) -> JobRecord:
         return JobRecord.from_dict(read_json(folder.status))
     except FileNotFoundError as error:
         # A job appears and disappears as a whole.
-        if Path(folder.plan).exists() and not Path(folder.status).exists():
+        if folder.path.is_dir() and not Path(folder.status).exists():
             raise ChangedStatusError(
                 f"{folder.status} was removed by another program; `trainjob delete {folder.name}` removes the job",
                 transient=False,
