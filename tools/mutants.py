@@ -44,7 +44,7 @@ SEED, EACH = "1", 8
 #: Modules that decide, and their tests, the quickest and most specific first.
 MODULES = {
     "trainer_core/lifecycle/adoption.py": "unit/test_adoption.py",
-    "trainer_core/lifecycle/wait_state.py": "unit/test_wait_state.py",
+    "trainer_core/lifecycle/wait_state.py": "unit/test_wait_state.py cli/test_cli_output.py",
     "trainer_core/lifecycle/diagnosis.py": "unit/test_diagnosis.py",
     "trainer_core/lifecycle/restart_policy.py": "unit/test_restart_policy.py",
     "trainer_core/lifecycle/attempt_memory.py": "unit/test_attempt_memory.py",
@@ -64,7 +64,7 @@ MODULES = {
     "trainer_core/search/space.py": "search/test_space_and_definition.py",
     "trainer_core/lifecycle/search.py": "unit/test_search_decisions.py search/test_driver.py",
     "trainer_core/lifecycle/early_stop.py": "unit/test_early_stop.py",
-    "trainer_core/search/driver.py": "search/test_driver.py tracking/test_search_runs.py",
+    "trainer_core/search/driver.py": "search/test_driver.py search/test_snapshot.py",
     "trainer_core/logs.py": "unit/test_logs.py unit/test_progress.py",
     "trainer_core/backends/polling_follower.py": "unit/test_polling_follower.py",
     "trainer_core/backends/local/observations.py": "local/test_job_observation.py local/test_damaged_files.py "
@@ -72,7 +72,7 @@ MODULES = {
     "trainer_core/backends/local/job_store.py": "local/test_job_store.py local/test_damaged_files.py "
     "local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py local/test_full_disk.py",
     "trainer_core/backends/local/runner.py": "local/test_local_logs.py local/test_supervisor.py "
-    "local/test_suspend_resume.py local/test_local_fetching.py local/test_local_checkpoints.py",
+    "local/test_suspend_resume.py local/test_local_fetching.py",
     "trainer_core/backends/container/outcome.py": "containers/test_container_observation.py "
     "containers/test_container_reconcile.py",
     "trainer_core/k8s/failure_facts.py": "kubernetes/test_k8s_failure_facts.py "
@@ -89,7 +89,7 @@ MODULES = {
     "trainer_core/k8s/reflector.py": "kubernetes/test_k8s_reflector.py kubernetes/test_k8s_cache.py "
     "kubernetes/test_k8s_informer.py",
     "trainer_core/k8s/informer.py": "kubernetes/test_k8s_informer.py",
-    "trainer_core/k8s/watched_jobs.py": "kubernetes/test_k8s_informer.py kubernetes/test_k8s_server_faults.py",
+    "trainer_core/k8s/watched_jobs.py": "kubernetes/test_k8s_informer.py kubernetes/test_k8s_cache.py",
     "trainer_core/node/checkpoint_folder.py": "unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_ranks.py": "unit/test_checkpoint_ranks.py unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_retention.py": "unit/test_checkpoints.py",
@@ -103,7 +103,7 @@ MODULES = {
     "trainer_core/tracking/run.py": "tracking/test_run_writer.py tracking/test_late_runs.py tracking/test_binding.py "
     "tracking/test_abandoned_runs.py tracking/test_tracked_runs.py",
     "trainer_core/fetch/s3/download.py": "fetch/test_fetch_s3.py fetch/test_fetch_s3_faults.py",
-    "airflow_provider/operators/trainjob.py": "airflow/test_operator.py airflow/test_operator_restarts.py",
+    "airflow_provider/operators/trainjob.py": "airflow/test_operator.py airflow/test_reused_results.py",
     "airflow_provider/trigger_event.py": "airflow/test_trigger.py",
     "airflow_provider/triggers/trainjob.py": "airflow/test_trigger.py airflow/test_trigger_on_kill.py",
     "kfp_components/step/outputs.py": "kfp/test_kfp_outputs.py kfp/test_kfp_executor.py kfp/test_kfp_wait.py",
@@ -265,7 +265,7 @@ def play(module: str, seed: str, number: int) -> tuple[float, list[tuple[Mutant,
             Path(".venv-mlflow").symlink_to((ROOT / ".venv-mlflow").resolve(strict=True))
         tests = [f"tests/{test}" for test in MODULES[module].split()]
         since = time.monotonic()
-        verdict, seconds = _run_tests(partial(_record, tests, module, Path(name, "recorded")), log, 600)
+        verdict, seconds = _run_tests(partial(_record, tests, module, Path(name, "recorded")), log, 1800)
         limit = max(TEST_TIMEOUT, 3 * (time.monotonic() - since))
         if verdict != "not noticed":
             return seconds, [(mutants[0], f"fails unchanged: {log.read_text()[-300:]}", 0)]
@@ -304,10 +304,13 @@ def _run_tests(run: Callable[[], int], log: Path, limit: float) -> tuple[str, fl
             os._exit(run())
         finally:  # Whatever a mutant does when it is imported.
             os._exit(70)
-    while not (ended := os.waitpid(pid, os.WNOHANG))[0] and time.monotonic() < since + limit:
-        time.sleep(0.02)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
+    ended = (0, 0)
+    try:
+        while not (ended := os.waitpid(pid, os.WNOHANG))[0] and time.monotonic() < since + limit:
+            time.sleep(0.02)
+    finally:  # Also after Ctrl-C.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
     status = ended[1] if ended[0] else os.waitpid(pid, 0)[1]
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -344,7 +347,7 @@ class _Recorder:
 def _record(tests: list[str], module: str, file: Path) -> int:
     """Run tests without a change; store the lines that each runs, the quickest test first, and imported libraries."""
     recorder = _Recorder(module)
-    code = _run_pytest(tests, 120, recorder)
+    code = _run_pytest(tests, 600, recorder)
     sys.settrace(None)
     ours = str(Path.cwd())
     libraries = [
@@ -388,6 +391,8 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="(default: %(default)s)")
     arguments = parser.parse_args()
     chosen = [name for name in MODULES if any(part in name for part in arguments.modules or [""])]
+    # Those with the longest tests first: one of them at the end would keep one process busy, and the others idle.
+    chosen.sort(key=lambda name: -sum((ROOT / "tests" / test).stat().st_size for test in MODULES[name].split()))
     print(f"seed {arguments.seed}, {arguments.each} mutants of each module")
     print("seconds are of the processor: of the tests without a change, and of all mutants")
     print(f"{'module':48}{'mutants':>8}{'noticed':>8}{'tests, s':>9}{'all, s':>8}", flush=True)

@@ -93,7 +93,7 @@ def build_variables(
     if "://" in option.load and is_bucket(option.load) != is_bucket(uri):
         raise UnsupportedError(f"Checkpoints load: {option.load} is at another kind of place than {uri}; copy it there")
     if is_bucket(uri):
-        to_path = _keep_uri
+        to_path = lambda uri, _: uri  # noqa: E731 -- nodes read the bucket by the same URI
     base, scope = to_path(uri, "uri").rstrip("/"), build_scope(request)
     settings = option.model_dump(mode="json", exclude={"uri", "nonce", "scope"}, exclude_none=True)
     if overlaps:
@@ -108,11 +108,6 @@ def build_variables(
         # torchrun gives its processes 30 s by default; see PyTorch's elastic agent.
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, option.grace - 1)),
     }
-
-
-def _keep_uri(uri: str, field: str) -> str:
-    del field
-    return uri
 
 
 def _to_folder_name(generation: str) -> str:

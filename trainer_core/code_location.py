@@ -43,10 +43,7 @@ _REASONS = {
 
 
 def resolve(request: TrainJobRequest, default: str | None, schemes: tuple[str, ...] = ()) -> TrainJobRequest:
-    """Return a request in which files that are too large for the arguments have the URI of their object. Idempotent.
-
-    Pure: `store` writes the object.
-    """
+    """Return a request in which files too large for the arguments have the URI of an object, which `store` writes."""
     project, trainer = request.project, request.trainer
     if project is None or trainer is None or project.uri is not None:
         return request
@@ -67,10 +64,7 @@ def resolve(request: TrainJobRequest, default: str | None, schemes: tuple[str, .
 
 
 def store(request: TrainJobRequest) -> TrainJobRequest:
-    """Write the files of a resolved request to their object unless it is intact; return the request without the files.
-
-    Files that travel in the arguments stay in the request.
-    """
+    """Write the files of a resolved request to their object unless it is intact, and remove them from the request."""
     project = request.project
     if project is None or project.uri is None or not project.archive:
         return request
@@ -107,12 +101,7 @@ def _write_object(project: Project, uri: str) -> None:
 
 
 def fetch(uri: str, digest: str) -> bytes:
-    """Return an object with the compressed files of a project.
-
-    Raises:
-        OSError: It cannot be read.
-        ProjectError: Its content has another digest.
-    """
+    """Return an object with the compressed files of a project; raise ProjectError if its content has another digest."""
     parts = urlsplit(uri)
     if parts.scheme == "file":
         data = Path(unquote(parts.path)).read_bytes()

@@ -1,8 +1,4 @@
-"""Definition files: a TrainJob in YAML or JSON, as `trainjob submit --file` and the KFP components read it.
-
-A definition has either the fields of the trainer and the initializer, or it is a request as `TrainJobRequest.to_json`
-writes it, which has a ``version``.
-"""
+"""Definition files: a TrainJob in YAML or JSON, by the fields of its trainer, or as a request with its ``version``."""
 
 from __future__ import annotations
 

@@ -144,10 +144,7 @@ def sort_rows(rows: Sequence[_Row], column: str, descending: bool = False) -> li
 
 
 def compare_files(details: Sequence[JobDetails]) -> dict[str, list[str | None]]:
-    """Return the files of the projects that differ, as ``file.PATH``: a digest for each TrainJob, None without it.
-
-    Empty where the request of a TrainJob has no files: a cluster records only the digest of them all.
-    """
+    """Return the files that differ, as ``file.PATH``: the digest of each, or None. Empty if a request has no files."""
     from trainer_core.packaging.project import read_files  # Loads the packaging code, which nothing else here needs.
 
     projects = [each.request.project if each.request else None for each in details]

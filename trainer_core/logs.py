@@ -25,11 +25,7 @@ _MAX_TIME = 10**13
 
 
 class LogLine(str):
-    """A log line with the time when it was written, to about a second.
-
-    Attributes:
-        time: Seconds since 1970.
-    """
+    """A log line with the time when it was written, in seconds since 1970, to about a second."""
 
     __slots__ = ("time",)
     time: float
@@ -89,10 +85,7 @@ def parse_progress(line: str) -> dict[str, Any] | None:
 
 
 def parse_timed_progress(line: str) -> tuple[dict[str, Any] | None, int | None]:
-    """Return what `parse_progress` returns, and when the line was printed, in milliseconds since 1970.
-
-    The time is None if the line does not have it.
-    """
+    """Return what `parse_progress` returns, and when it was printed, in ms since 1970; None if the line lacks it."""
     _, found, text = line.partition(PREFIX)
     if not found:
         return None, None
@@ -150,11 +143,7 @@ class _End(NamedTuple):
 
 
 def merge_streams(sources: Mapping[str, Iterator[str]]) -> Iterator[tuple[str, str]]:
-    """Yield the lines of several streams as they arrive, each with the name of its stream, until all have ended.
-
-    The lines of one stream keep their order. A thread reads each stream. Closing this iterator early does not wait
-    for the threads: each ends with the next line of its stream, or with the process.
-    """
+    """Yield lines as they arrive, in order per stream. Each thread ends with the next line of its stream."""
     # At least one place for each stream: see `_stop`.
     lines: Queue[_Line | _End] = Queue(max(_BUFFERED_LINES, len(sources)))
     stopped = threading.Event()

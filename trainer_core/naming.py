@@ -81,10 +81,7 @@ def hash_owner_key(key: str) -> str:
 
 
 def build_partition_slug(key: str) -> str:
-    """Return a partition key as lower-case letters, digits and hyphens; different for different keys.
-
-    A key of another syntax ends with a hash. So does a key that looks as if it had one, as it could be that of another.
-    """
+    """Return a key as lower-case letters, digits and hyphens, with a hash unless it is one; different for each key."""
     slug = re.sub(r"[^a-z0-9]+", "-", key.lower()).strip("-") or "partition"
     if slug == key and len(slug) <= _PARTITION_LENGTH and not re.search(r"-[0-9a-f]{8}\Z", slug):
         return slug

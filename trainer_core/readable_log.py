@@ -42,12 +42,7 @@ def format_log_lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 class ReadableLog:
-    """Shows lines of training, and progress now and then; leaves out the use of resources and torchrun's reports.
-
-    Attributes:
-        progress: The last progress that the training reported; None if it reported none.
-        percent: The percentage that was shown last.
-    """
+    """Shows lines of training and progress now and then; leaves out the use of resources and torchrun's reports."""
 
     def __init__(self, percent: int | None = None) -> None:
         self.progress: Progress | None = None

@@ -132,12 +132,7 @@ class Owner(_Part):
 
 
 class RuntimeRef(_Part):
-    """The runtime of a TrainJob (``spec.runtimeRef``).
-
-    Attributes:
-        name: Name of the runtime.
-        kind: Kind of the runtime. None (the default) for the first kind that has a runtime of this name.
-    """
+    """The runtime of a TrainJob (``spec.runtimeRef``). Without a kind, the first kind that has this name."""
 
     name: str = Field(min_length=1, max_length=253)
     kind: Literal["ClusterTrainingRuntime", "TrainingRuntime"] | None = None
@@ -205,16 +200,14 @@ class TrainerRequest(_Part):
 
     Attributes:
         kind: ``custom`` (a function), ``container`` (an image) or ``builtin`` (a recipe of the runtime).
-        code: The function of a custom trainer.
-        packages: Requirements that pip installs before the function runs.
         pip_index_urls: Package indexes: the first is ``--index-url``, the others ``--extra-index-url``.
-        image: Container image (``spec.trainer.image``). None for the runtime's image.
-        command: Replaces the image's entry point (``spec.trainer.command``).
-        args: Replaces the image's arguments (``spec.trainer.args``).
-        num_nodes: Number of nodes (``spec.trainer.numNodes``). None for the runtime's number.
-        num_proc_per_node: Processes per node (``spec.trainer.numProcPerNode``). None to derive it from the resources.
+        image: Container image. None for the runtime's image.
+        command: Replaces the image's entry point.
+        args: Replaces the image's arguments.
+        num_nodes: Number of nodes. None for the runtime's number.
+        num_proc_per_node: Processes per node. None to derive it from the resources.
         resources_per_node: Kubernetes quantities by resource name (``spec.trainer.resourcesPerNode``).
-        env: Environment variables (``spec.trainer.env``): strings, or references to secrets.
+        env: Environment variables: strings, or references to secrets.
         config: Fields of the recipe of a builtin trainer.
         result_uri: Absolute path or ``file://`` URI to which the result is written as JSON, of any size.
         code_uri: Where the files of the function's project go if they are too large for the arguments of the job. None
@@ -271,9 +264,6 @@ class InitializerSource(_Part):
     """A dataset or a model to fetch before training (``spec.initializer.dataset``, ``spec.initializer.model``).
 
     Attributes:
-        storage_uri: URI of the source (``storageUri``).
-        ignore_patterns: Glob patterns of files to skip.
-        link: Whether to link instead of copy files on the same machine (``file://``).
         env: Further settings by the environment variables of Trainer's initializers (``env``).
         secrets: References to secrets by environment variable.
     """
@@ -322,19 +312,7 @@ class Metadata(_Part):
 
 
 class Distributed(Metadata):
-    """Settings of a `DistributedConfig` for the pods of all nodes, in Kubernetes' spelling.
-
-    Attributes:
-        env: EnvVars in addition to those of the trainer.
-        env_from: EnvFromSources.
-        requests: Resource requests of a node, as quantities by resource name.
-        limits: Resource limits of a node, as quantities by resource name.
-        node_selector: Node selector.
-        affinity: Affinity.
-        tolerations: Tolerations.
-        run_policy: Fields of the RunPolicy that have no field in the request: backoffLimit, cleanPodPolicy,
-            schedulingPolicy.
-    """
+    """Settings of a `DistributedConfig` for the pods of all nodes, in Kubernetes' spelling."""
 
     env: tuple[dict[str, Any], ...] = ()
     env_from: tuple[dict[str, Any], ...] = ()
@@ -343,6 +321,7 @@ class Distributed(Metadata):
     node_selector: dict[str, str] = Field(default_factory=dict)
     affinity: dict[str, Any] | None = None
     tolerations: tuple[dict[str, Any], ...] = ()
+    #: The keys that have no field in the request: backoffLimit, cleanPodPolicy, schedulingPolicy.
     run_policy: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -355,14 +334,7 @@ class Distributed(Metadata):
 
 
 class Workspace(_Part):
-    """The volume claim into which a TrainJob that only initializes fetches. It is created if it does not exist.
-
-    Attributes:
-        claim: Name of the PersistentVolumeClaim. None for the name of the TrainJob.
-        size: Requested storage, as a Kubernetes quantity. Default ``10Gi``.
-        storage_class: Storage class. None for the cluster's default.
-        access_mode: Access mode. Default ``ReadWriteOnce``.
-    """
+    """Settings of a `Workspace` option: the volume claim into which a TrainJob that only initializes fetches."""
 
     claim: str | None = None
     size: str = "10Gi"
@@ -380,23 +352,7 @@ class Workspace(_Part):
 
 
 class Checkpoints(_Part):
-    """Settings of a `Checkpoints` option.
-
-    Attributes:
-        uri: Where all checkpoints are kept. None for the place of the backend.
-        keep: Number of the newest ones to keep.
-        keep_best: Metric by which the best one is kept.
-        mode: Whether the greatest (``max``) or the smallest (``min``) value is the best one. None is ``min``.
-        every_steps: Steps between two checkpoints. None for by time only.
-        every_seconds: Seconds between two checkpoints; 0 for by steps only.
-        load: What to start from: ``fresh``, ``owner``, ``never`` or a URI.
-        grace: Seconds from SIGTERM to SIGKILL.
-        after: What a complete TrainJob leaves: ``last``, ``none`` or ``all``.
-        ttl: Seconds after the last checkpoint when they may be deleted; 0 for never.
-        nonce: Identifies a TrainJob that shares checkpoints with no other one: without an owner, or with ``never``. Set
-            when it is created.
-        scope: Folder of the first attempt of a TrainJob without an owner. Set for its later attempts.
-    """
+    """Settings of a `Checkpoints` option."""
 
     uri: str | None = None
     keep: PositiveInt = 3
@@ -408,7 +364,9 @@ class Checkpoints(_Part):
     grace: int = Field(default=30, ge=3)
     after: KeptCheckpoints = "last"
     ttl: int = Field(default=7 * 24 * 3600, ge=0)
+    #: Identifies a TrainJob that shares checkpoints with no other one. Set when it is created.
     nonce: str | None = Field(default=None, pattern=r"^[0-9a-f]{10}$")
+    #: Folder of the first attempt of a TrainJob without an owner. Set for its later attempts.
     scope: str | None = Field(default=None, pattern=r"^[a-z0-9-]+/g-0$")
 
     @model_validator(mode="after")
@@ -420,37 +378,20 @@ class Checkpoints(_Part):
 
 
 class MoreMemory(_Part):
-    """Settings of a `MoreMemory` option.
-
-    Attributes:
-        limit: Most memory of a node that an attempt asks for, as a Kubernetes quantity.
-        factor: How many times the memory of an attempt that ran out of it the next one asks for.
-    """
+    """Settings of a `MoreMemory` option."""
 
     limit: Annotated[str, BeforeValidator(resources.parse_memory)]
     factor: float = Field(default=1.5, gt=1, le=16)
 
 
 class Reuse(_Part):
-    """Settings of a `Reuse` option.
-
-    Attributes:
-        within: Longest time since the end of the TrainJob whose result is taken, in seconds. None for a TrainJob that
-            trains in any case, and whose result others can take.
-    """
+    """Settings of a `Reuse` option. Without `within` it trains in any case, and others can take its result."""
 
     within: Duration | None = None
 
 
 class Stalled(_Part):
-    """Settings of a `Stalled` option, in seconds.
-
-    Attributes:
-        after: Longest time between two signs of progress.
-        startup: Longest time until the first one. None for no limit.
-        save: Longest time that a checkpoint takes. None for four times `after`.
-        output: Whether a line of output is a sign of progress.
-    """
+    """Settings of a `Stalled` option, in seconds."""
 
     after: Duration
     startup: Duration | None = None
@@ -459,23 +400,7 @@ class Stalled(_Part):
 
 
 class TrackingRequest(_Part):
-    """Where the run of a TrainJob is tracked. Not part of the fingerprint: it does not change the training.
-
-    Attributes:
-        kind: Which tracker: ``mlflow``, or ``wandb`` and ``comet``, for which only environment variables are set.
-        uri: Tracking URI of the MLflow server. None for the one that the submitting process is configured with.
-        experiment: Name of the experiment or project.
-        run_name: Name of the run. None for the name of the TrainJob.
-        tags: Further tags of the run.
-        params: Whether the arguments of the training function become parameters of the run.
-        join: Whether mlflow inside the training logs to the same run.
-        training_uri: Tracking URI for the training, where it differs from `uri`.
-        required: Whether a submit fails if no run can be created.
-        parent_run_id: Run below which the run is nested.
-        run_id: The run. Set when the TrainJob is created; None if the server could not be reached then.
-        experiment_id: The experiment of the run. Set with it.
-        env: Variables for the nodes. Set when the TrainJob is created.
-    """
+    """Settings of a `Tracking` option. Not part of the fingerprint: they do not change the training."""
 
     kind: Literal["mlflow", "wandb", "comet"] = "mlflow"
     uri: str | None = None
@@ -486,7 +411,9 @@ class TrackingRequest(_Part):
     join: bool = True
     training_uri: str | None = None
     required: bool = False
+    #: Run below which the run is nested.
     parent_run_id: str | None = None
+    #: Set, with what follows, when the TrainJob is created; None if the server could not be reached then.
     run_id: str | None = None
     experiment_id: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
@@ -659,7 +586,7 @@ class TrainJobRequest(_Part):
 
     def to_json(self) -> str:
         """Return the request as canonical JSON: one line, keys sorted."""
-        return json.dumps(self.to_dict(), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        return _to_canonical_json(self.to_dict())
 
     def to_record_json(self) -> str:
         """Return the request as `to_json` does, without the files of the project, which would not fit an annotation.
@@ -669,11 +596,11 @@ class TrainJobRequest(_Part):
         data = self.to_dict()
         project = ((data.get("trainer") or {}).get("code") or {}).get("project") or {}
         project.pop("archive", None)
-        return json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        return _to_canonical_json(data)
 
     def fingerprint(self) -> str:
         """Return a hash of the work, which are all fields except those that `get_work` leaves out."""
-        return hashlib.sha256(_canonical(self.get_work())).hexdigest()
+        return hashlib.sha256(_to_canonical_json(self.get_work()).encode()).hexdigest()
 
     def list_differences(self, other: TrainJobRequest) -> list[str]:
         """Return the fields, by dotted path, in which the work of two requests differs."""
@@ -726,7 +653,7 @@ class TrainJobRequest(_Part):
 
     def list_kubernetes_fields(self) -> list[str]:
         """Return the fields, by dotted path, that only a backend on Kubernetes supports."""
-        asked = (
+        names = [
             "managed_by",
             "delete_after_seconds",
             "start_within",
@@ -734,8 +661,8 @@ class TrainJobRequest(_Part):
             "distributed",
             "pytorch_job",
             "runai",
-        )
-        return [name for name in asked if getattr(self, name) is not None]
+        ]
+        return [name for name in names if getattr(self, name) is not None]
 
     def with_name(self, name: str) -> TrainJobRequest:
         """Return a copy of this request with a name.
@@ -826,15 +753,9 @@ class TrainJobRequest(_Part):
 
     def get_work(self) -> dict[str, Any]:
         """Return the fields that are compared when a TrainJob of the same name or owner exists, as plain data."""
-        ignored = {"name", "owner", "tracking", "search", "partition", "traceparent"}
-        ignored |= {
-            "attempt_memory",
-            "attempt_restarts",
-            "retry_of",
-            "secret_names",
-            "reuse",
-            "reuse_key",
-            "defaults",
+        ignored = {
+            *("name", "owner", "tracking", "search", "partition", "traceparent", "retry_of", "reuse", "reuse_key"),
+            *("attempt_memory", "attempt_restarts", "secret_names", "defaults"),
             *(self.defaults or ()),
         }
         work = {key: value for key, value in self.to_dict().items() if key not in ignored}
@@ -861,8 +782,8 @@ def _remove_places_of_code(trainer: dict[str, Any]) -> None:
         project.pop(name, None)
 
 
-def _canonical(data: Any) -> bytes:
-    return json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+def _to_canonical_json(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def _to_text(value: Any) -> str:

@@ -33,16 +33,6 @@ from trainer_core.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerCo
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
 
-__all__ = [
-    "Option",
-    "Trainer",
-    "build_request",
-    "build_request_data",
-    "list_variants",
-    "parse_options",
-    "select_backend",
-]
-
 Trainer: TypeAlias = CustomTrainer | CustomTrainerContainer | BuiltinTrainer
 #: An option, or its plain data: see `parse_options`.
 Option: TypeAlias = Callable[[dict[str, Any], Any, Any], None] | Mapping[str, Any] | str
@@ -63,10 +53,7 @@ def build_request_data(
     options: Sequence[Option] | None = None,
     folder: Path | None = None,
 ) -> dict[str, Any]:
-    """Build a request as plain JSON data, in which templates may still have to be rendered.
-
-    Opens no connection and generates no name. Equal arguments give equal data.
-    """
+    """Build a request as plain JSON data, with templates that are not rendered yet. Equal arguments give equal data."""
     data, literals = _flatten(backend, runtime, trainer, initializer, options, folder)
     if any(secrets.has_credentials(url) for url in data.get("trainer", {}).get("pip_index_urls", ())):
         raise ValueError(
@@ -98,10 +85,7 @@ def build_request(
 
 
 def select_backend(data: Mapping[str, Any], backend: type[Backend] | Backend) -> dict[str, Any]:
-    """Complete request data that were built for an unknown backend. Other request data are returned unchanged.
-
-    The result equals what `build_request_data` returns for this backend.
-    """
+    """Complete request data that were built for an unknown backend, as `build_request_data` builds them for it."""
     names = data.get("options", [])
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names) or isinstance(names, str):
         raise InvalidRequestError(f"options of a request must be a list of names of options, got {redact(names)}")

@@ -84,7 +84,7 @@ def summarize_resource_use(records: Iterable[Mapping[str, Any] | None]) -> Resou
     return ResourceUse(
         nodes=len(nodes),
         seconds=max(node["seconds"] for node in nodes),
-        cpu_percent=round(_divide(100 * total["cpu_seconds"], total["cpu_available_seconds"]), 1),
+        cpu_percent=round(100 * total["cpu_seconds"] / (total["cpu_available_seconds"] or math.inf), 1),
         memory_peak=int(memory["memory_peak"]),
         memory_limit=int(memory["memory_limit"]),
         gpus=int(total.get("gpus", 0)),
@@ -153,7 +153,3 @@ def _list_numbers(data: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 def _select_numbers(data: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:
     return {name: value for name, value in _list_numbers(data) if name in names}
-
-
-def _divide(value: float, by: float) -> float:
-    return value / by if by else 0.0

@@ -17,19 +17,6 @@ from trainer_core.errors import UnsupportedError
 from trainer_core.secrets import redact
 from trainer_core.text import shorten
 
-__all__ = [
-    "MAX_PROCESSES",
-    "check_process_count",
-    "check_resources",
-    "detect_device",
-    "get_tpu_num_nodes",
-    "normalize_resources",
-    "parse_memory",
-    "parse_quantity",
-    "quantity_text",
-    "resource_name",
-]
-
 #: Processes of all nodes. Each takes tens of megabytes before the training starts.
 MAX_PROCESSES = 1000
 
@@ -79,11 +66,7 @@ def parse_quantity(quantity: str | int | float) -> Fraction:
 
 
 def parse_memory(quantity: object) -> str:
-    """Return an amount of memory as text; an amount of whole bytes greater than 0.
-
-    Raises:
-        ValueError: Not such an amount.
-    """
+    """Return an amount of memory, of whole bytes greater than 0, as text."""
     text = _normalize_quantity("memory", "memory", quantity)
     if parse_quantity(text) < 1:
         raise ValueError(f"memory must be greater than 0, got {redact(quantity)}")
@@ -128,11 +111,7 @@ def check_resources(what: str, resources: object) -> None:
 
 
 def detect_device(resources: Mapping[str, str | int | float]) -> tuple[str, str] | None:
-    """Return the device of a node and its count.
-
-    Such as ``("gpu", "2")``, ``("mig-1g.5gb", "1")`` or ``("cpu", "4")``. Accelerators take precedence. None if the
-    resources contain neither an accelerator nor a CPU.
-    """
+    """Return device and count of a node, accelerators first: ``("gpu", "2")``, ``("cpu", "4")``; None without any."""
     amounts = normalize_resources(resources)
     for full, amount in amounts.items():
         if full in _DEVICES or full.startswith(_MIG_PREFIX):

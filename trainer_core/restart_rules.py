@@ -10,8 +10,6 @@ from trainer_core import validation
 from trainer_core.jobs import Category
 from trainer_core.secrets import redact
 
-__all__ = ["RestartRules"]
-
 #: What an exit code means for the budget.
 _CODE_RULES = ("never", "free", "count")
 #: What a person or a limit has ended is never started again.
@@ -22,16 +20,7 @@ _MAX_COUNT = 1000
 
 @dataclass(frozen=True)
 class RestartRules:
-    """Settings of a `RestartPolicy` option.
-
-    Attributes:
-        max_restarts: How many restarts are counted at most.
-        free: Categories of failures after which a restart is not counted.
-        never: Categories of failures after which there is no restart.
-        exit_codes: By exit code: ``never``, ``free`` or ``count``; before the categories.
-        delay: Seconds before the first restart; each further one waits twice as long.
-        no_progress: How many starts in a row without progress end the TrainJob.
-    """
+    """Settings of a `RestartPolicy` option; the delay in seconds."""
 
     max_restarts: int = 3
     free: tuple[str, ...] = ()

@@ -91,6 +91,11 @@ class Runtime:
         self.kind = _member(RuntimeKind, "kind", self.kind)
 
 
+def build_unknown_runtime(name: str | None, kind: RuntimeKind = RuntimeKind.CLUSTER_TRAINING_RUNTIME) -> Runtime:
+    """Return a placeholder for the runtime of a job that was deleted or may not be read."""
+    return Runtime(name or "unknown", RuntimeTrainer(TrainerType.CUSTOM_TRAINER, "unknown", "unknown"), kind)
+
+
 def _member(kind: type[_E], what: str, value: object) -> _E:
     for member in kind:
         if value in (member, member.value):

@@ -156,6 +156,15 @@ def parse_duration(value: object) -> float:
     return seconds
 
 
+def check_duration(what: str, value: object) -> None:
+    """Check a duration as `parse_duration` reads it. Accepts templates."""
+    if not is_placeholder(value):
+        try:
+            parse_duration(value)
+        except ValueError as error:
+            raise ValueError(f"{what} {error}") from None
+
+
 def format_duration(seconds: float) -> str:
     """Return a duration as `parse_duration` reads it, in the largest unit that divides it."""
     unit, size = next(((unit, size) for unit, size in reversed(_UNITS.items()) if seconds % size == 0), ("s", 1))

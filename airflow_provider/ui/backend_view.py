@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider.ui.xcom_queries import SubmittedJob
     from trainer_core.lifecycle.adoption import ExistingJob
     from trainer_core.request import TrainJobRequest
+    from trainer_core.restart_rules import RestartRules
     from trainer_core.search.snapshot import SearchSnapshot
 
 #: Largest number of log lines in a response; of a longer log, the last lines.
@@ -59,6 +60,8 @@ class JobDetails:
     job: TrainJob
     observation: Observation
     events: list[Event]
+    #: Settings of a RestartPolicy. None without the option.
+    restart_rules: RestartRules | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,10 @@ def read_attempts(client: TrainerClient, ref: TrainJobRef) -> list[tuple[Existin
 def read_job(client: TrainerClient, ref: TrainJobRef) -> JobDetails:
     """Read a job."""
     try:
-        return JobDetails(client.get_job(ref.name), client.observe(ref), client.get_job_events(ref))
+        job, observation, events = client.get_job(ref.name), client.observe(ref), client.get_job_events(ref)
+        restarts = observation.outcome.restarts if observation.outcome else observation.restarts
+        rules = client.get_job_request(ref).restart_policy if restarts else None
+        return JobDetails(job, observation, events, rules)
     except TrainerError as error:
         raise UnreachableError(str(error)) from error
 

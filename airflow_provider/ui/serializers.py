@@ -14,6 +14,7 @@ from airflow_provider import links
 from airflow_provider.xcom import DURATION_KEY, PARAMETERS_KEY
 from trainer_core import job_table
 from trainer_core.jobs import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED, Category, Progress
+from trainer_core.lifecycle import restart_policy
 from trainer_core.lifecycle.debugging import suggest_command
 from trainer_core.logs import find_last_progress
 
@@ -253,6 +254,7 @@ def _serialize_details(details: JobDetails) -> dict[str, Any]:
         "diagnosis": _drop_empty(diagnosis.to_dict()) if diagnosis else None,
         "debug": suggest_command(outcome) if outcome else None,
         "queued": observation.queued,
+        "restarts": _serialize_restarts(details),
         "actions": list_job_actions(observation.status),
     }
 
@@ -317,6 +319,15 @@ def _get_diagnosis(details: JobDetails) -> Diagnosis | None:
     if observation.outcome is not None:
         return observation.outcome.diagnosis
     return observation.pending_failure.diagnosis if observation.pending_failure else None
+
+
+def _serialize_restarts(details: JobDetails) -> dict[str, Any] | None:
+    """Return the restarts by a RestartPolicy, before this start or end; None without the option."""
+    outcome, rules = details.observation.outcome, details.restart_rules
+    restarts = outcome.restarts if outcome else details.observation.restarts
+    if restarts is None or rules is None:
+        return None
+    return {"text": restart_policy.describe(rules, restarts), "causes": [asdict(each) for each in restarts.causes]}
 
 
 def _serialize_resource_use(outcome: Outcome | None) -> dict[str, Any] | None:

@@ -156,6 +156,24 @@ def test_the_page_of_a_queued_job_says_so(open_page):
     expect(page.locator("#notices")).to_contain_text(f"This TrainJob is {QUEUED}.")
 
 
+def test_the_page_of_a_job_has_its_restarts_with_their_causes_and_the_budget(open_page):
+    lost = {"category": "NodeLost", "step": 1200.0, "at": CREATED, "counted": True, "delay": 10.0, "seconds": 90.0}
+    unknown = {**lost, "category": "OfALaterVersion", "step": None, "at": None, "counted": False}
+    restarts = {"text": "1 of 3 (OfALaterVersion; 1 more was free)", "causes": [lost, unknown]}
+    page = open_page(job(status="Running", restarts=restarts), path=JOB_PATH)
+    expect(page.locator("#facts")).to_contain_text("Restarts1 of 3 (OfALaterVersion; 1 more was free)")
+    rows = page.get_by_role("table", name="Restarts").get_by_role("row")
+    expect(rows.nth(1)).to_contain_text("Node loststep 1,2001 min 30 s")
+    expect(rows.nth(1)).to_contain_text("yes")
+    expect(rows.nth(2)).to_have_text("OfALaterVersion1 min 30 sno")
+
+
+def test_the_page_of_a_job_without_restarts_has_the_budget_only(open_page):
+    page = open_page(job(status="Running", restarts={"text": "0 of 3"}), path=JOB_PATH)
+    expect(page.locator("#facts")).to_contain_text("Restarts0 of 3")
+    expect(page.get_by_role("table", name="Restarts")).to_have_count(0)
+
+
 def test_the_page_of_a_job_links_to_its_run_and_its_asset(open_page):
     asset, run = {"id": 7, "name": "digits"}, "https://mlflow.example/#/experiments/1/runs/2"
     page = open_page(job(status="Complete", unreachable="no connection", assets=[asset], mlflow_run=run), path=JOB_PATH)

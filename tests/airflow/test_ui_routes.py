@@ -22,8 +22,9 @@ from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.plugins.trainjob import TrainJobPlugin
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.ui import app, backend_view
-from trainer_core import CustomTrainer, CustomTrainerContainer
+from trainer_core import CustomTrainer, CustomTrainerContainer, RestartPolicy
 from trainer_core.request import Owner, SearchEntry, TrainJobRequest
+from trainer_core.testing.training_functions import exit_with
 
 _PAGES = [
     "/",
@@ -465,6 +466,15 @@ def test_a_queued_job_says_so_on_its_page_and_in_the_list(browse, run_dag, clien
     (row,) = browse(VIEWER).get("api/jobs", dag="open_queued").json()["jobs"]
     assert row["waits_for"].startswith("queued: next to start")
     assert browse(VIEWER, queued).job()["queued"] == row["waits_for"]
+
+
+def test_a_job_with_a_restart_policy_has_its_restarts(browse, run_dag, client):
+    trainer = CustomTrainer(func=exit_with, func_args={"code": 3})
+    policy = RestartPolicy(max_restarts=1, exit_codes={3: "count"}, delay=0)
+    task = task_of(run_dag(a_dag("open_restarted", trainer, options=[policy])))
+    client.wait(ref_of(task))
+    restarts = browse(VIEWER, task).job()["restarts"]
+    assert (restarts["text"], [each["category"] for each in restarts["causes"]]) == ("1 of 1 (UserCode)", ["UserCode"])
 
 
 def test_a_job_without_a_connection_is_in_the_list(browse, run_dag, gate):

@@ -235,6 +235,12 @@ def test_a_job_ends_when_its_last_container_does_and_a_failure_never_before_its_
     )
 
 
+def test_the_outcome_of_a_failed_job_has_the_memory_that_it_had_and_that_of_the_next_attempt():
+    job = build_job(build_request(trainer={"resources_per_node": {"memory": "8Gi"}}, more_memory={"limit": "32Gi"}))
+    memory = outcome.build_failed_entry(job, Facts(cancelled=True), at(2))["outcome"]["memory"]
+    assert memory == {"amount": "8Gi", "asked": "8Gi", "next": "12Gi"}
+
+
 def test_a_result_that_cannot_be_written_is_noted_and_kept(tmp_path):
     (tmp_path / "file").touch()
     job = build_job(build_request(trainer={"result_uri": f"file://{tmp_path}/file/result.json"}))

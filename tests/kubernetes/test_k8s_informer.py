@@ -160,13 +160,15 @@ def test_a_change_of_a_pod_wakes_the_subscriber(cluster, subscribe):
 
 
 def test_a_change_of_a_field_that_is_not_kept_wakes_no_subscriber(cluster, subscribe):
-    uid = add_job(cluster)
-    subscription = subscribe("a", uid)
-    until(subscription, bool)
+    subscription, other = (subscribe(name, add_job(cluster, name)) for name in ("a", "b"))
+    for each in (subscription, other):
+        until(each, bool)
 
     cluster.update("trainjobs", "a", lambda raw: raw["metadata"].setdefault("labels", {}).update(x="y"))
+    set_state(cluster, "running", "b")
+    until(other, lambda now: now.job == "running")
 
-    assert not subscription.wait(0.3)
+    assert not subscription.wait(0)
 
 
 def test_the_snapshot_of_a_deleted_job_has_no_job(cluster, subscribe):
@@ -270,6 +272,17 @@ def test_the_watch_ends_after_the_last_subscription_is_closed(cluster, subscribe
     subscription.close()
 
     poll(lambda: not informer_threads() and cluster.watches == 0)
+
+
+def test_stopping_the_informers_of_a_server_ends_their_threads_with_open_subscriptions(cluster, subscribe, monkeypatch):
+    monkeypatch.setattr(informer, "_STOP_SECONDS", TIMEOUT)
+    until(subscribe("a", add_job(cluster)), bool)
+    (thread,) = informer_threads()
+
+    informer.stop_informers("http://127.0.0.1:1")
+    assert thread.is_alive()
+    informer.stop_informers(cluster.url)
+    assert not thread.is_alive()
 
 
 def test_an_informer_without_subscriptions_sends_no_request(cluster, connection):

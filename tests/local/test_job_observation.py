@@ -16,8 +16,10 @@ from trainer_core.errors import (
     JobElsewhereError,
     JobNotFoundError,
 )
-from trainer_core.jobs import Category, Diagnosis, Outcome
+from trainer_core.jobs import Category, Diagnosis, Outcome, Restarts
+from trainer_core.lifecycle.restart_policy import AttemptRestarts
 from trainer_core.node import locks
+from trainer_core.restart_rules import RestartRules
 
 BEGIN, END = "2026-01-01T00:00:00.000+00:00", "2026-01-01T00:01:00.000+00:00"
 
@@ -61,6 +63,13 @@ def test_a_job_whose_supervisor_lives_is_as_it_was_recorded(store, supervised):
     supervised(folder)
     observation = observations.observe_job(folder, ref)
     assert (observation.status, observation.outcome, observation.queued) == ("Running", None, "queued behind 2 jobs")
+
+
+def test_a_job_that_was_started_again_has_its_restarts(store, supervised):
+    attempt = AttemptRestarts(RestartRules.parse({}), Restarts(total=2, counted=1, seconds=60))
+    folder, ref = store(restarts=attempt.to_dict())
+    supervised(folder)
+    assert observations.observe_job(folder, ref).restarts == attempt.earlier
 
 
 def test_a_job_whose_supervisor_died_has_failed_and_its_running_steps_too(store):

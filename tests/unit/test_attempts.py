@@ -140,3 +140,12 @@ def test_a_process_without_the_tokens_of_a_training_does_not_start_it_again(clie
         client.retry(first)
     second = client.submit(request)
     assert (second.name, client.get_job_request(second).attempt_restarts.counted) == (f"{first.name}-1", 1)
+
+
+@pytest.mark.parametrize(("call", "owner"), [("get_request", None), ("get_request", OWNER), ("find_jobs", OWNER)])
+def test_a_job_that_is_deleted_while_it_is_started_again_stays_deleted(client, call, owner):
+    ref = client.submit(ask(None if owner else "nightly", owner=owner, restart_policy={"delay": 0}))
+    outcome = fail(client, ref)
+    client.backend.on_call = lambda name: client.backend.jobs.pop(ref.name, None) if name == call else None
+    assert client.start_again(outcome) is None
+    assert client.backend.jobs == {}

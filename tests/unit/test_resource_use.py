@@ -126,35 +126,29 @@ def test_a_report_is_cut_out_of_a_line(line, text):
 
 
 RECORD = {"resources": LARGE}
+HOST = "it ran out of memory{}; request more, or use smaller batches"
+GPU = "it ran out of GPU memory{}; use smaller batches, or a GPU with more"
+HOST_USE = " (limit 3.73 GiB; the highest sample before its end was 3.63 GiB)"
+GPU_USE = " (limit 74.5 GiB; the highest sample before its end was 65.2 GiB)"
+OF_GPU = {"error_type": "torch.OutOfMemoryError"}
+OF_JAX = {"error_type": "XlaRuntimeError", "error_message": "RESOURCE_EXHAUSTED: x"}
 
 
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
-        (
-            StepFacts("node-0", out_of_memory=True, record=RECORD),
-            "it ran out of memory (limit 3.73 GiB; the highest sample before its end was 3.63 GiB)",
-        ),
-        (
-            StepFacts("node-0", error_type="MemoryError", record=RECORD),
-            "it ran out of memory (limit 3.73 GiB; the highest sample before its end was 3.63 GiB)",
-        ),
-        (
-            StepFacts("node-0", error_type="torch.OutOfMemoryError", record=RECORD),
-            "it ran out of memory (GPU limit 74.5 GiB; the highest sample before its end was 65.2 GiB)",
-        ),
-        (
-            StepFacts("node-0", error_type="XlaRuntimeError", error_message="RESOURCE_EXHAUSTED: x", record=RECORD),
-            "it ran out of memory (GPU limit 74.5 GiB; the highest sample before its end was 65.2 GiB)",
-        ),
-        (StepFacts("node-0", out_of_memory=True), "it ran out of memory"),
-        (StepFacts("node-0", error_type="torch.OutOfMemoryError", record={"resources": SMALL}), "it ran out of memory"),
+        (StepFacts("node-0", out_of_memory=True, record=RECORD), HOST.format(HOST_USE)),
+        (StepFacts("node-0", error_type="MemoryError", record=RECORD), HOST.format(HOST_USE)),
+        (StepFacts("node-0", **OF_GPU, record=RECORD), GPU.format(GPU_USE)),
+        (StepFacts("node-0", **OF_JAX, record=RECORD), GPU.format(GPU_USE)),
+        (StepFacts("node-0", out_of_memory=True), HOST.format("")),
+        (StepFacts("node-0", **OF_GPU, record={"resources": SMALL}), GPU.format("")),
     ],
 )
 def test_the_diagnosis_of_a_lack_of_memory_quotes_peak_and_limit(step, reason):
     diagnosis = diagnose(Facts(steps=[step]))
     assert diagnosis.category is Category.OUT_OF_MEMORY
-    assert diagnosis.reason == f"{reason}; request more, or use smaller batches"
+    assert diagnosis.reason == reason
 
 
 def test_the_log_lines_of_a_diagnosis_have_no_reports():

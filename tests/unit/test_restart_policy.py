@@ -52,6 +52,7 @@ def rules(**settings):
         ({"exit_codes": {"1": "never"}, "free": ["UserCode"]}, BUG, "final"),
         ({"exit_codes": {137: "never"}}, replace(LOST, exit_code=137), "final"),
         ({"exit_codes": {137: "never"}}, replace(LOST, exit_code=-9), "final"),
+        ({"exit_codes": {129: "never"}}, replace(LOST, exit_code=-1), "final"),
         ({"exit_codes": {9: "never"}}, replace(LOST, exit_code=-9), "count"),
         ({"exit_codes": {1: "count"}, "max_restarts": 0}, BUG, "final"),
         ({"exit_codes": {1: "count"}}, EndedStart(Category.DELETED, exit_code=1), "final"),
@@ -167,6 +168,12 @@ def test_an_outcome_has_the_restart_that_follows_and_the_request_of_the_next_att
     assert count_restart(last) == Restarts()
 
 
+def test_without_the_option_the_next_attempt_has_the_same_request():
+    request = TrainJobRequest.parse({"name": "job"})
+    assert build_next_request(request, None) == request
+    assert is_final(request, end()) is False
+
+
 def test_progress_is_a_checkpoint_where_there_are_checkpoints():
     attempt = AttemptRestarts(rules(), has_checkpoints=True)
     assert end(attempt=attempt, step=50, checkpoint=40).restarts.following.step == 40
@@ -211,7 +218,7 @@ def test_a_second_process_waits_no_longer_than_the_first():
 
 def test_restarts_are_shown_with_their_last_cause():
     causes = (RestartCause("Preempted", counted=False), RestartCause("NodeLost"))
-    assert describe(rules(), Restarts()) is None
+    assert describe(rules(), Restarts()) == "0 of 3"
     assert describe(rules(), Restarts(1, 1, causes[1:])) == "1 of 3 (NodeLost)"
     assert describe(rules(), Restarts(1, 0, causes[:1])) == "0 of 3 (Preempted; 1 was free)"
     assert describe(rules(), Restarts(4, 2, causes)) == "2 of 3 (NodeLost; 2 more were free)"

@@ -21,13 +21,7 @@ _SCHEDULING = ("minAvailable", "minResources", "priorityClass", "queue", "schedu
 
 
 class PyTorchJob(BaseModel):
-    """The fields that `PyTorchJobSpec` sets. Dicts use Kubernetes' field names.
-
-    Attributes:
-        elastic_policy: ``spec.elasticPolicy``.
-        restart_policy: ``restartPolicy`` of the replicas; None for the backend's choice.
-        run_policy: ``backoffLimit``, ``cleanPodPolicy`` and ``schedulingPolicy`` of ``spec.runPolicy``.
-    """
+    """The fields that `PyTorchJobSpec` sets. Dicts use Kubernetes' field names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -47,11 +41,7 @@ class PyTorchJob(BaseModel):
 
 
 def check_elastic_policy(what: str, policy: Any) -> None:
-    """Refuse unknown keys and invalid counts in the elasticPolicy of a PyTorchJob.
-
-    Raises:
-        ValueError: The policy is invalid.
-    """
+    """Refuse unknown keys and invalid counts in the elasticPolicy of a PyTorchJob."""
     if isinstance(policy, Mapping) and "nProcPerNode" in policy:
         raise ValueError(f"{what}.nProcPerNode is deprecated; give num_proc_per_node to the trainer")
     check_keys(what, policy, _ELASTIC)
@@ -62,20 +52,12 @@ def check_elastic_policy(what: str, policy: Any) -> None:
 
 
 def check_scheduling_policy(what: str, policy: Mapping[str, Any]) -> None:
-    """Refuse unknown keys in the schedulingPolicy of a PyTorchJob.
-
-    Raises:
-        ValueError: The policy is invalid.
-    """
+    """Refuse unknown keys in the schedulingPolicy of a PyTorchJob."""
     check_keys(what, policy, _SCHEDULING)
 
 
 def check_keys(what: str, value: object, known: tuple[str, ...]) -> None:
-    """Refuse a value that is not a dict, and unknown keys.
-
-    Raises:
-        ValueError: Not a dict, or an unknown key.
-    """
+    """Refuse a value that is not a dict, and unknown keys."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{what} must be a dict with Kubernetes' field names, got {type(value).__name__}")
     unknown = [key for key in value if key not in known]

@@ -8,12 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class RunaiFields(BaseModel):
-    """Fields of a Run:ai workload that the options RunaiSpec and RunaiMasterSpec set.
-
-    Attributes:
-        spec: Fields of `TrainingWorkloadSpec` for the workload; for several nodes, for all of them. Upstream ``spec``.
-        master: Fields for the master of a DistributedWorkload; they override `spec`. Upstream ``masterSpec``.
-    """
+    """Fields that RunaiSpec and RunaiMasterSpec set: of the workload, and of a master, which override those."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 

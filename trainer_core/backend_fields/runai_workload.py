@@ -93,8 +93,6 @@ def _unwrap_item(label: str, raw: Any) -> Any:
     return raw["value"]
 
 
-__all__ = ["TrainingWorkloadSpec", "normalize_fields"]
-
 #: Models of the fields whose items have several members.
 _ITEM_MODELS: Mapping[str, type[ItemModel]] = {
     "exposed_urls": ExposedUrl,

@@ -114,9 +114,6 @@ class Backend(ABC):
     def resolve_request(self, request: TrainJobRequest) -> TrainJobRequest:
         """Return a request with the values that the configuration of the backend has for it. Idempotent.
 
-        Args:
-            request: The request.
-
         Raises:
             UnsupportedError: The files of its project are too large, or this backend does not support their place.
         """
@@ -137,11 +134,7 @@ class Backend(ABC):
         return None
 
     def get_checkpoints_uri(self, request: TrainJobRequest) -> str | None:
-        """Return the place of all checkpoints of a request; None for a request without the option `Checkpoints`.
-
-        Args:
-            request: The request.
-        """
+        """Return the place of all checkpoints of a request; None for a request without the option `Checkpoints`."""
         return checkpoint_location.resolve_uri(self.resolve_request(request), None)
 
     def _apply_decision(
@@ -308,26 +301,14 @@ class Backend(ABC):
     def create_missing_parts(  # noqa: B027 -- on most backends a TrainJob has no further parts
         self, ref: TrainJobRef, request: TrainJobRequest
     ) -> None:
-        """Create what an existing TrainJob lacks because the process that submitted it died before its last step.
-
-        Args:
-            ref: The TrainJob.
-            request: Its request.
-        """
+        """Create what an existing TrainJob lacks because the process that submitted it died before its last step."""
 
     def store_outcome(self, outcome: Outcome) -> None:  # noqa: B027 -- most backends keep the outcome themselves
-        """Store the outcome with an ended TrainJob, on backends that would lose it. Succeeds if it was deleted.
-
-        Args:
-            outcome: The outcome.
-        """
+        """Store the outcome with an ended TrainJob, on backends that would lose it. Succeeds if it was deleted."""
 
     @abstractmethod
     def get_request(self, ref: TrainJobRef) -> TrainJobRequest:
         """Return the request that a TrainJob was created from.
-
-        Args:
-            ref: The TrainJob.
 
         Raises:
             JobNotFoundError: The TrainJob was deleted.
@@ -337,9 +318,6 @@ class Backend(ABC):
         """Return the function that a TrainJob runs, with the files of its project unless they lie at their URI.
 
         None for a TrainJob that runs no function.
-
-        Args:
-            ref: The TrainJob.
 
         Raises:
             JobNotFoundError: The TrainJob was deleted.
@@ -351,9 +329,6 @@ class Backend(ABC):
     def get_ref(self, name: str) -> TrainJobRef:
         """Return the ref of the TrainJob that has a name now.
 
-        Args:
-            name: The name.
-
         Raises:
             JobNotFoundError: No TrainJob has this name.
         """
@@ -361,9 +336,6 @@ class Backend(ABC):
     @abstractmethod
     def observe(self, ref: TrainJobRef) -> Observation:
         """Return the status of a TrainJob now. Read-only, fast, and possible from any process.
-
-        Args:
-            ref: The TrainJob.
 
         Raises:
             JobNotFoundError: The TrainJob was deleted; another one may have its name now.
@@ -374,9 +346,6 @@ class Backend(ABC):
 
         The next attempt is created when there are none, or after a limit. Empty for a deleted TrainJob, and where they
         cannot be seen.
-
-        Args:
-            ref: The TrainJob.
         """
         try:
             steps = self.get_job_by_ref(ref).steps
@@ -451,28 +420,17 @@ class Backend(ABC):
     def events(self, ref: TrainJobRef) -> list[Event]:
         """Return the events of a TrainJob, oldest first.
 
-        Args:
-            ref: The TrainJob.
-
         Raises:
             JobNotFoundError: The TrainJob was deleted.
         """
 
     @abstractmethod
     def suspend(self, ref: TrainJobRef) -> None:
-        """End the running steps and keep the TrainJob. Succeeds if it is suspended or has ended.
-
-        Args:
-            ref: The TrainJob.
-        """
+        """End the running steps and keep the TrainJob. Succeeds if it is suspended or has ended."""
 
     @abstractmethod
     def resume(self, ref: TrainJobRef) -> None:
-        """Start a suspended TrainJob again, as `TrainerClient.resume` does. Succeeds if it is not suspended.
-
-        Args:
-            ref: The TrainJob.
-        """
+        """Start a suspended TrainJob again, as `TrainerClient.resume` does. Succeeds if it is not suspended."""
 
     @abstractmethod
     def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
@@ -484,20 +442,12 @@ class Backend(ABC):
         """
 
     def keeps_cancelled(self, request: TrainJobRequest) -> bool:
-        """Return whether the TrainJob of a request still exists after `cancel`, with what it has reported.
-
-        Args:
-            request: The request.
-        """
+        """Return whether the TrainJob of a request still exists after `cancel`, with what it has reported."""
         return True
 
     @abstractmethod
     def delete(self, ref: TrainJobRef) -> None:
-        """Delete a TrainJob and end its processes. Its name is free afterwards. Succeeds if it does not exist.
-
-        Args:
-            ref: The TrainJob.
-        """
+        """Delete a TrainJob and end its processes. Its name is free afterwards. Succeeds if it does not exist."""
 
     def reap(self) -> list[str]:
         """Delete the ended TrainJobs whose `DeleteAfter` time has passed, and return their names.
@@ -559,18 +509,12 @@ class Backend(ABC):
     def get_job(self, name: str) -> TrainJob:
         """Return one TrainJob with its steps.
 
-        Args:
-            name: Its name.
-
         Raises:
             JobNotFoundError: No TrainJob has this name.
         """
 
     def get_job_by_ref(self, ref: TrainJobRef) -> TrainJob:
         """Return the TrainJob of a ref with its steps.
-
-        Args:
-            ref: The TrainJob.
 
         Raises:
             JobNotFoundError: The TrainJob was deleted; another one may have its name now.
@@ -585,9 +529,6 @@ class Backend(ABC):
 
         The request is None for a TrainJob that was created in another way.
 
-        Args:
-            name: Its name.
-
         Raises:
             JobNotFoundError: No TrainJob has this name.
         """
@@ -601,12 +542,7 @@ class Backend(ABC):
     def list_search_jobs(
         self, key: str, known: Collection[str]
     ) -> dict[str, tuple[TrainJobRef, TrainJobRequest, Observation] | None]:
-        """Return the TrainJobs of a search by name. One whose name is known is not read: its value is None.
-
-        Args:
-            key: Key of the search.
-            known: The names that are known.
-        """
+        """Return the TrainJobs of a search by name. One whose name is known is not read: its value is None."""
         label = naming.hash_owner_key(key)
         names = [job.name for job in self.list_jobs() if job.labels.get(SEARCH_LABEL) == label]
         found = {}
@@ -624,9 +560,6 @@ class Backend(ABC):
     def get_runtime(self, name: str) -> Runtime:
         """Return one runtime.
 
-        Args:
-            name: Its name.
-
         Raises:
             RuntimeNotFoundError: The runtime does not exist; the message lists the known ones.
         """
@@ -634,9 +567,6 @@ class Backend(ABC):
     @abstractmethod
     def get_runtime_packages(self, runtime: Runtime) -> list[str]:
         """Return the Python packages of a runtime as ``name==version``.
-
-        Args:
-            runtime: The runtime.
 
         Raises:
             ValueError: The runtime has a built-in trainer, which runs no Python function.

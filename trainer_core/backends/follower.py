@@ -1,7 +1,4 @@
-"""Follower: observes one TrainJob repeatedly, each time that it has changed.
-
-`PollingFollower` reads it again and again, `WatchFollower` gets the changes from a Kubernetes watch.
-"""
+"""Follower: observes a TrainJob after each change. `PollingFollower` reads it, `WatchFollower` watches Kubernetes."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ from trainer_core.k8s.job_writer import JobWriter
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.runtimes import list_further_images
 from trainer_core.lifecycle import reuse
-from trainer_core.lifecycle.adoption import ExistingJob
+from trainer_core.lifecycle.adoption import ExistingJob, list_other_names
 from trainer_core.lifecycle.reuse import Versions
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps
 from trainer_core.options.scheduling import KUEUE_QUEUE
@@ -65,10 +65,7 @@ _MAX_WRITES = 20
 
 
 class BaseKubernetesBackend(Backend):
-    """Backend whose jobs are objects of a Kubernetes cluster.
-
-    All state is in the cluster: any process that reaches it can follow, suspend or delete a job.
-    """
+    """Backend whose jobs are objects of a cluster. It keeps no state, so that any process can continue with a job."""
 
     def __init__(self, config: ClusterConfig, adapter: WorkloadAdapter) -> None:
         self.adapter = adapter
@@ -131,13 +128,11 @@ class BaseKubernetesBackend(Backend):
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
         owned = self._reader.list_owned_objects(request.owner.key, self.namespace) if request.owner else []
         jobs = [self._parse_existing_job(raw) for raw in owned]
-        last_attempt = max((job.attempt for job in jobs), default=-1)
-        # A job of another owner may have the name of the first attempt, or of the next one. A name that is made of the
-        # owner's hash is looked for only when it has turned out to be taken.
-        names = {request.get_attempt_name(0), request.get_attempt_name(last_attempt + 1)}
+        names = list_other_names(request, jobs)
         if request.owner and request.name is None:
+            # A name that is made of the owner's hash is looked for only when it has turned out to be taken.
             names &= self._taken_names
-        for name in names - {job.name for job in jobs}:
+        for name in names:
             with suppress(JobNotFoundError):
                 jobs.append(self._parse_existing_job(self._reader.get_object(name, self.namespace)))
         return jobs

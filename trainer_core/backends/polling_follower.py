@@ -168,21 +168,16 @@ class PollingFollower(Follower):
 
 
 class _PolledJob:
-    """A job that has followers.
-
-    Attributes:
-        followers: Those that are not closed. One that the garbage collector has taken counts as closed.
-        requests: Those that have requested a read.
-        due: When to read it next, in seconds of the monotonic clock.
-        early: When it may be read together with a job that is due.
-        result: The last observation, or the error of the last read.
-    """
+    """A job that has followers, and its last observation or the error of its last read."""
 
     def __init__(
         self, observe: Callable[[], Observation], read_version: Callable[[], Hashable] | None, progress: bool = False
     ) -> None:
+        #: Those that are not closed. One that the garbage collector has taken counts as closed.
         self.followers: WeakSet[PollingFollower] = WeakSet()
+        #: Those that have requested a read.
         self.requests: WeakSet[PollingFollower] = WeakSet()
+        #: When to read it next, and when it may be read together with another job, by the monotonic clock.
         self.due = self.early = 0.0
         self.result: Observation | Exception = BackendUnavailableError("the program ends before the TrainJob was read")
         self._observe = observe
@@ -229,17 +224,12 @@ class _PolledJob:
 
 
 class _JobPoller:
-    """Reads the jobs of one scope that have followers, in a thread.
-
-    Attributes:
-        wake: Set when a follower is added or closed, or requests a read.
-        has_ended: Whether it has stopped reading.
-        jobs: The jobs.
-    """
+    """Reads the jobs of one scope that have followers, in a thread."""
 
     def __init__(self, scope: Hashable) -> None:
         # A daemon thread: it must not keep a program alive that ends while a follower is open.
         self.thread = threading.Thread(target=self._run, name="trainjob-poll", daemon=True)
+        #: Set when a follower is added or closed, or requests a read.
         self.wake = threading.Event()
         self.has_ended = False
         self.jobs: dict[Hashable, _PolledJob] = {}

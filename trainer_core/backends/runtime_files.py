@@ -30,10 +30,7 @@ def read_runtime_file(path: Path) -> str:
 
 
 def parse_runtimes(source: str, text: str, parse: Callable[[Mapping[str, Any]], _Runtime]) -> Iterator[_Runtime]:
-    """Parse the runtimes of a YAML file. Documents of another kind are ignored.
-
-    A runtime that cannot be parsed is skipped with a warning, so that one mistake does not hide the other runtimes.
-    """
+    """Parse the runtimes of a YAML file; skip other kinds, and with a warning a runtime that cannot be parsed."""
     from trainer_core.yaml_documents import parse_yaml  # 20 ms, needed only where runtimes are read
 
     try:

@@ -40,10 +40,7 @@ _JOB_VARIABLE_PREFIXES = (
 
 
 def start_supervisor(module: str, arguments: Sequence[str], stdin: str) -> subprocess.CompletedProcess[str]:
-    """Run a supervisor module in a new session and return when it has detached itself.
-
-    It has the environment of this process, without the variables of the job that this process may run in.
-    """
+    """Run a supervisor in a new session, without the variables of a job around it, until it has detached itself."""
     try:
         return subprocess.run(
             build_module_command(sys.executable, module, *arguments),

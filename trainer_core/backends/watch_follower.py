@@ -182,10 +182,7 @@ class WatchFollower(Follower):
         return job.select_pods(self._pods.values())
 
     def _reuse(self, cached: Observation) -> Observation | None:
-        """Return an observation without a request: the last explained one, or the cached one if it is complete.
-
-        None if events or logs must be read, or if a status check is due.
-        """
+        """Return the last explained or the cached observation; None if a read or a status check is due."""
         has_failure = bool(cached.outcome or cached.pending_failure)
         if self._explained is not None and self._explained[0] == cached and has_failure:
             return self._explained[1] if time.monotonic() < self._explained_until else None
@@ -236,10 +233,7 @@ class WatchFollower(Follower):
         return observation
 
     def _read_uncached(self) -> Observation:
-        """Read a job that the cache does not have. If it has another resource, watch that from now on.
-
-        Between two reads the last observation is returned.
-        """
+        """Read a job that the cache does not have, now and then. If it has another resource, watch that from now on."""
         now = time.monotonic()
         if self._uncached is not None and now < self._last_uncached_read + self._reader.get_uncached_interval():
             return self._uncached

@@ -41,6 +41,8 @@ def start_next_attempt(
         request = request.model_copy(update={"tracking": request.tracking.model_copy(update=run)})
     if request.owner is not None:
         found = {each.name: each.attempt for each in backend.find_jobs(request) if each.owner_key == request.owner.key}
+        if ref.name not in found:
+            raise JobNotFoundError(f"TrainJob {ref.name!r} has been deleted")
         last = max(found, key=found.__getitem__) if is_new_budget and request.restart_policy else None
         request = next_attempt.restore_owned_request(request, ref.name, found[ref.name])
         return submit(request.model_copy(update={"retry_of": last}))

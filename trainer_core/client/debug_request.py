@@ -39,18 +39,7 @@ def build_request(
     fetchable: Collection[str] = (),
     nodes: int | None = None,
 ) -> TrainJobRequest:
-    """Return a request for the function of a TrainJob, all of whose files are in a folder.
-
-    Args:
-        original: The request of the TrainJob.
-        trainer: Its trainer, whose function has the files of its project.
-        job: The TrainJob.
-        folder: Folder of the session.
-        given_env: Environment variables that the process has, and that replace those of the request.
-        dataset: URI that replaces that of the dataset.
-        fetchable: Schemes of URIs that this machine can fetch.
-        nodes: Number of nodes on the local backend. None for the debug backend.
-    """
+    """Return a request for the function of a TrainJob, all of whose files are in the folder of a session."""
     env = {**trainer.env, **{name: value.format(uri=folder.as_uri(), path=folder) for name, value in _TRACKING.items()}}
     sources = {role: source for role, source in original.initializer_sources() if _get_scheme(source) in fetchable}
     if dataset is not None:
@@ -96,19 +85,7 @@ def list_left_out(
     nodes: int | None = None,
     runs_image: bool = True,
 ) -> list[str]:
-    """Return what the session lacks of the TrainJob, one line for each.
-
-    Args:
-        original: The request of the TrainJob.
-        trainer: Its trainer.
-        job: The TrainJob.
-        outcome: Its outcome. None if it has not ended.
-        fetchable: Schemes of URIs that this machine can fetch.
-        step: Step of the checkpoint that the session starts from.
-        dataset: URI that replaces that of the dataset.
-        nodes: Number of nodes on the local backend. None for the debug backend.
-        runs_image: Whether its nodes are containers.
-    """
+    """Return what the session lacks of the TrainJob, one line for each."""
     return [
         *_list_machines(original, trainer, job, nodes, runs_image),
         *_list_data(original, fetchable, dataset),
@@ -125,7 +102,8 @@ def _list_machines(
         here = f"{nodes} nodes of one process" if nodes else "one process, rank 0, with WORLD_SIZE=1"
         advice = "" if nodes else f"; --on local --nodes {job.num_nodes * processes} starts all ranks"
         yield f"world size: {job.num_nodes} nodes, {processes} processes each; here {here}{advice}"
-    devices: Mapping[str, object] = {**(trainer.resources_per_node or {}), **_get_limits(original)}
+    limits = original.distributed.limits if original.distributed else {}
+    devices: Mapping[str, object] = {**(trainer.resources_per_node or {}), **limits}
     for name, amount in devices.items():
         if name not in _COMMON:
             yield f"{name}: {amount} on each node; here what this machine has"
@@ -143,10 +121,6 @@ def _list_machines(
     for name, value in pods.items():
         if value:
             yield f"{name}: what it changes in pods"
-
-
-def _get_limits(original: TrainJobRequest) -> Mapping[str, object]:
-    return original.distributed.limits if original.distributed else {}
 
 
 def _list_data(original: TrainJobRequest, fetchable: Collection[str], dataset: str | None) -> Iterator[str]:

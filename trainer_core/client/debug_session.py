@@ -130,11 +130,7 @@ class _Debugger(pdb.Pdb):
 
 
 def run(session: Session) -> Outcome:
-    """Run the function of a session in this process and return the outcome.
-
-    Raises:
-        KeyboardInterrupt: The user has left the debugger at a breakpoint.
-    """
+    """Run the function of a session here; return the outcome. Leaving the debugger raises KeyboardInterrupt."""
     debugger = _Debugger(session.file, session.line) if session.pdb else None
     backend = _SessionBackend(Path(session.folder), debugger)
     # The debugger of an editor traces this thread, too. pdb replaces the handler, and keeps it after its last command.

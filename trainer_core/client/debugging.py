@@ -1,7 +1,4 @@
-"""Debugs a TrainJob on this machine: the same function, files, arguments and checkpoint, in one process.
-
-It reads the TrainJob and changes nothing of it: all that the function writes goes into a temporary folder.
-"""
+"""Debugs a TrainJob on this machine in one process. It reads the TrainJob and writes only into a temporary folder."""
 
 from __future__ import annotations
 

@@ -15,10 +15,7 @@ _VARIABLE = "TRAINJOB_DEFAULT_OPTIONS"
 
 
 def read_fields(config: BackendConfig, backend: Backend) -> dict[str, Any]:
-    """Return the fields of a request that the default options set.
-
-    The environment variable can be set for several backends: an option that this one does not accept is left out.
-    """
+    """Return the fields that the default options set; those of the environment only where this backend accepts them."""
     what, options = f"{type(config).__name__} default_options", getattr(config, "default_options", None)
     try:
         if options is None and (text := os.environ.get(_VARIABLE)):

@@ -1,8 +1,4 @@
-"""Looks for an earlier TrainJob that trained the same, before a TrainJob with the option `Reuse` is created.
-
-`look_up` returns the request with its key, under which later TrainJobs find it, and an earlier outcome. It reads
-versions and the content of the data, and changes nothing.
-"""
+"""Looks for an earlier TrainJob that trained the same, before one with the option `Reuse` is created."""
 
 from __future__ import annotations
 

@@ -67,10 +67,7 @@ class JobRuns:
         return self.server is not None or "MLFLOW_TRACKING_URI" in os.environ
 
     def is_tracked(self, ref: TrainJobRef) -> bool:
-        """Return whether a job can have a run: all jobs have, or its stored request has `Tracking`.
-
-        False if it was deleted or cannot be read.
-        """
+        """Return whether a job can have a run. False if it was deleted or cannot be read."""
         if self.tracks_all:
             return True
         try:

@@ -415,7 +415,10 @@ class TrainerClient:
             return None
         from trainer_core.client.attempts import start_next_attempt  # Only after a failure.
 
-        following = start_next_attempt(self.backend, submit or self.submit, outcome.job, is_new_budget=False)
+        try:
+            following = start_next_attempt(self.backend, submit or self.submit, outcome.job, is_new_budget=False)
+        except JobNotFoundError:
+            return None  # A person has deleted it after `wait_for_restart`.
         return None if following == outcome.job else following
 
     def debug(

@@ -45,10 +45,7 @@ def wait_for_outcome(
 
 
 def finish_wait(backend: Backend, state: wait_state.WaitState) -> Outcome:
-    """Return the outcome of a finished wait, and cancel the job if the wait decided so.
-
-    An orchestrator that waits by itself, such as the Airflow sensor, passes the state of its wait.
-    """
+    """Return the outcome of a finished wait, also of an orchestrator's own; cancel the job if the wait decided so."""
     if state.outcome is None:
         raise ValueError(f"the wait for TrainJob {state.ref.name!r} is not finished")
     if not state.should_cancel:
@@ -76,11 +73,7 @@ def check_restarts(request: TrainJobRequest) -> None:
 
 
 def compute_restart_delay(outcome: Outcome) -> float | None:
-    """Return the seconds until a failed job is started again; None if it is not.
-
-    They count from its end, so that a second process waits no longer. The end of a job whose supervisor was killed is
-    unknown.
-    """
+    """Return the seconds until a failed job starts again, counted from its end if known; None if it does not."""
     following = outcome.restarts.following if outcome.restarts else None
     if following is None:
         return None

@@ -42,10 +42,7 @@ def fetch_to_cache(source: Source, cache: Path, progress: FetchProgress, private
 
 
 def fetch_to_folder(source: Source, target: Path, progress: FetchProgress) -> bool:
-    """Replace the content of a folder by the files of a source.
-
-    Readers see the old or the new content, never a mixture.
-    """
+    """Replace the content of a folder by the files of a source: readers see the old or the new content, no mixture."""
     snapshot = list_source(source, target.parent)
     parent, name = target.parent, target.name
     record = parent / f".{name}.trainjob.json"

@@ -1,8 +1,4 @@
-"""Progress of a fetch: a bar on a terminal, lines in the log everywhere else.
-
-The lines have the format of `trainer_core.node.progress`, counted in MB, so that followers of a job read the progress
-of a fetch and of training in the same way.
-"""
+"""Progress of a fetch: a bar on a terminal, else lines in MB in the format of `trainer_core.node.progress`."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ def create_progress(role: str) -> FetchProgress:
     return LogProgress(role)
 
 
-class LogProgress:
+class LogProgress(FetchProgress):
     """Prints one line at the beginning, one every `INTERVAL` seconds while the numbers change, and one at the end."""
 
     def __init__(self, role: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,7 +79,7 @@ def _to_megabytes(size: int) -> float:
     return math.ceil(size / 1e3) / 1e3
 
 
-class _BarProgress:
+class _BarProgress(FetchProgress):
     """Progress bar on the terminal."""
 
     def __init__(self, role: str) -> None:

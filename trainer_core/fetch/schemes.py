@@ -24,10 +24,7 @@ _REQUIREMENTS = {"hf": (("huggingface_hub",), "huggingface"), "s3": (("botocore"
 
 
 def find_missing_extra(scheme: str) -> str | None:
-    """Return the message that names the extra to install for a scheme, or None if nothing is missing.
-
-    Imports none of the packages.
-    """
+    """Return the message that names the extra to install for a scheme, if any. Imports none of the packages."""
     packages, extra = _REQUIREMENTS.get(scheme, ((), ""))
     missing = [package for package in packages if find_spec(package) is None]
     if not missing:

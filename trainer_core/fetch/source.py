@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 _DIGEST_LENGTH = 32
 _WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
@@ -74,8 +73,8 @@ class Snapshot:
         return sum(file.size for file in self.files)
 
 
-class FetchProgress(Protocol):
-    """Receives the progress of a fetch. `advance` may be called from several threads at once."""
+class FetchProgress:
+    """Receives the progress of a fetch, and ignores it. `advance` may be called from several threads at once."""
 
     def begin(self, size: int, files: int) -> None:
         """Start the fetch."""
@@ -85,19 +84,6 @@ class FetchProgress(Protocol):
 
     def end(self) -> None:
         """End the fetch: all files are in place, or it has failed."""
-
-
-class NoProgress:
-    """Ignores progress."""
-
-    def begin(self, size: int, files: int) -> None:
-        """Do nothing."""
-
-    def advance(self, size: int, files: int = 0) -> None:
-        """Do nothing."""
-
-    def end(self) -> None:
-        """Do nothing."""
 
 
 class Source(ABC):

@@ -1,8 +1,4 @@
-"""Async requests to a Kubernetes API server: the pages of a list and the events of a watch.
-
-Errors are the same as those of the sync client. Requests go through aiohttp and objects stay dicts: the models of
-`kubernetes_asyncio` would cost every waiting process 50 MB and one second.
-"""
+"""Async list and watch by aiohttp: the models of `kubernetes_asyncio` would cost each process 50 MB and a second."""
 
 from __future__ import annotations
 
@@ -146,10 +142,7 @@ def _abort_connection(response: aiohttp.ClientResponse) -> None:
 async def _send_get(
     connection: Connection, session: aiohttp.ClientSession, url: str, timeout: aiohttp.ClientTimeout
 ) -> aiohttp.ClientResponse:
-    """Send a GET request; reload the credentials once if the server refuses them.
-
-    A credential plugin may block for seconds. It blocks only the informer's own event loop.
-    """
+    """Send a GET request; reload the credentials once if the server refuses them. A plugin may take seconds for it."""
 
     async def send_once() -> aiohttp.ClientResponse:
         headers = connection.build_headers()

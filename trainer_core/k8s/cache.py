@@ -138,10 +138,7 @@ class JobCache:
 
 
 def parse_resource_version(version: Any) -> int:
-    """Return a resourceVersion as a number, 0 if it is not one.
-
-    Kubernetes guarantees since 1.35 that versions are increasing numbers; earlier servers behave the same.
-    """
+    """Return a resourceVersion as a number, 0 if it is not one. Since 1.35 they are guaranteed to increase."""
     return int(version) if str(version).isdecimal() else 0
 
 

@@ -1,8 +1,4 @@
-"""What pods without a Kubernetes node wait for, and for how long: scheduler, queues and autoscalers. Pure.
-
-The messages are those of kube-scheduler, cluster-autoscaler, Karpenter and Kueue. They are not part of any API, so an
-unknown one counts as no answer.
-"""
+"""What pods without a node wait for: messages of kube-scheduler, autoscalers and Kueue, which no API promises. Pure."""
 
 from __future__ import annotations
 
@@ -118,11 +114,7 @@ class _Answer:
 def explain_waiting(
     pods: Sequence[WaitingPod], events: Sequence[EventRecord], limits: SchedulingLimits | None
 ) -> BlockingReason:
-    """Explain what the pods of a job wait for.
-
-    The worst state of all pods counts, except that no job is ended while an autoscaler adds a node for one of its pods.
-    A pod of which no autoscaler reports anything is taken to be treated as the others.
-    """
+    """Explain what the pods wait for: the worst state of them all, unless an autoscaler adds a node for one."""
     reported = {pod.name: _find_report(pod, events, limits) for pod in pods}
     shared = max((each for each in reported.values() if each), key=lambda each: each.state, default=None)
     answers = [_answer(pod, reported[pod.name] or shared) for pod in pods]

@@ -133,12 +133,11 @@ class ApiClient:
         change: Mapping[str, Any],
         *,
         namespace: str | None = None,
-        subresource: str | None = None,
         dry_run: bool = False,
     ) -> dict[str, Any]:
         """Apply a JSON merge patch to an object and return it."""
         namespace, suffix = self._get_namespace(resource, namespace)
-        path, query = resource.build_path(namespace, name, subresource), _build_write_query(dry_run)
+        path, query = resource.build_path(namespace, name), _build_write_query(dry_run)
         task = f"patch {resource.kind} {name!r}{suffix}"
         return self._send(_Request("PATCH", path, task, resource, query, change, content_type=_MERGE_PATCH))
 
@@ -205,11 +204,7 @@ class ApiClient:
     def stream_pod_log(
         self, name: str, options: PodLogOptions | None = None, *, namespace: str | None = None
     ) -> Generator[bytes, None, None]:
-        """Yield the lines of a container's log as they arrive, in constant memory.
-
-        Each line has its line end, so that an incomplete line can be recognised. A line of more than 1 MiB comes in
-        pieces.
-        """
+        """Yield lines with their ends as they arrive, in constant memory; one of more than 1 MiB in pieces."""
         options = options or PodLogOptions()
         namespace, suffix = self._get_namespace(PODS, namespace)
         request = _Request(

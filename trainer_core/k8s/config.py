@@ -42,10 +42,7 @@ class ClusterConfigError(BackendUnavailableError):
 
 
 class InClusterConfig:
-    """Configuration from the service account of the pod that this process runs in.
-
-    Has the attributes of `kubernetes.client.Configuration` that a connection reads.
-    """
+    """Service account of this pod, with the attributes of `kubernetes.client.Configuration` that a connection reads."""
 
     def __init__(self, folder: Path) -> None:
         host, port = os.environ.get(_HOST_VARIABLE, ""), os.environ.get(_PORT_VARIABLE, "")
@@ -139,17 +136,14 @@ def _uses_service_account(config: ClusterConfig, service_account: Path) -> bool:
 def _load_with_library(config: ClusterConfig) -> LoadedClientConfig:
     if config.client_configuration is not None:
         # A shallow copy: its credentials, and the hook that renews them, are shared with the original.
-        given = config.client_configuration
-        return LoadedClientConfig(copy.copy(given), None, ("configuration", id(given)), reloadable=False)
+        origin = ("configuration", id(config.client_configuration))
+        return LoadedClientConfig(copy.copy(config.client_configuration), None, origin, reloadable=False)
     if config.kube_config is not None:
         return _load_kubeconfig_content(config.kube_config.get_secret_value(), config.context)
-    path = config.config_file or os.environ.get("KUBECONFIG")
-    return _load_kubeconfig(path or _DEFAULT_KUBECONFIG, config.context, is_default=path is None)
-
-
-def _load_kubeconfig(paths: str, context: str | None, is_default: bool) -> LoadedClientConfig:
-    merged = _merge_kubeconfigs(paths, is_default)
-    return _build_client_config(merged, context, paths, ("kubeconfig", paths))
+    given = config.config_file or os.environ.get("KUBECONFIG")
+    paths = given or _DEFAULT_KUBECONFIG
+    merged = _merge_kubeconfigs(paths, is_default=given is None)
+    return _build_client_config(merged, config.context, paths, ("kubeconfig", paths))
 
 
 def _load_kubeconfig_content(text: str, context: str | None) -> LoadedClientConfig:

@@ -1,7 +1,4 @@
-"""Connection to a Kubernetes API server: address, credentials and TLS, for sync requests and for async streams.
-
-Both HTTP clients are built from one loaded configuration, so that only this module handles credentials.
-"""
+"""Connection to an API server: only here are address, credentials and TLS, for sync requests and async streams."""
 
 from __future__ import annotations
 
@@ -73,10 +70,7 @@ class Connection:
 
     @property
     def server_digest(self) -> str:
-        """Tells this API server from others: 20 hex digits of its address and the certificates of its authority.
-
-        The address alone does not: inside of many clusters it is 10.96.0.1.
-        """
+        """20 hex digits of address and certificate authority. Inside many clusters the address alone is 10.96.0.1."""
         authority = self._loaded.configuration.ssl_ca_cert
         certificates = Path(authority).read_bytes() if authority else b""
         return hashlib.sha256(self.url.encode() + b"\n" + certificates).hexdigest()[:20]
@@ -115,10 +109,7 @@ class Connection:
         return {key: value for key, value in route.items() if value}
 
     def build_headers(self) -> dict[str, str]:
-        """Return the headers of a request, with valid credentials.
-
-        This may run the credential plugin of a kubeconfig, which can take seconds.
-        """
+        """Return the headers with valid credentials. A credential plugin of a kubeconfig may take seconds."""
         self._renew_after_fork()
         with self._lock:
             try:

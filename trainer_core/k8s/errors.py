@@ -56,11 +56,7 @@ class RejectedError(InvalidRequestError):
 
 
 class ServerBusyError(BackendUnavailableError):
-    """The server cannot answer at the moment.
-
-    Attributes:
-        retry_after: Seconds after which to retry, as requested by the server; 0 if it requests nothing.
-    """
+    """The server cannot answer at the moment. `retry_after`: seconds that it asks to wait, or 0."""
 
     def __init__(self, message: str, retry_after: float = 0.0) -> None:
         super().__init__(message)

@@ -1,7 +1,4 @@
-"""Kubernetes events of a job: parsing (core/v1 and events.k8s.io/v1), filtering, and events derived from its status.
-
-Pure functions without I/O.
-"""
+"""Kubernetes events of a job (core/v1, events.k8s.io/v1), and events derived from its status. Pure."""
 
 from __future__ import annotations
 
@@ -146,10 +143,7 @@ def to_public_event(event: EventRecord) -> Event:
 
 
 def build_status_events(job: JobState) -> list[Event]:
-    """Derive events from the status of a job: created, suspended, cancelled, complete, failed; oldest first.
-
-    The Trainer controller itself emits events only when it cannot create a resource.
-    """
+    """Derive events from the status, oldest first: Trainer emits some only when it cannot create a resource."""
     events = [_build_status_event(job, "Created", f"TrainJob {job.name} is created", job.creation_timestamp)]
     for type_ in (SUSPENDED, COMPLETE, FAILED):
         condition = job.get_condition(type_)

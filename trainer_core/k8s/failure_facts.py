@@ -125,11 +125,7 @@ def collect_failure_facts(
 
 
 def needs_events(pods: Sequence[PodState], now: datetime | None = None) -> bool:
-    """Return whether events can explain what the pods do not.
-
-    That is why there are none, why one does not start or, some time after a scheduler found no node for one, whether an
-    autoscaler adds one.
-    """
+    """Return whether events can explain missing pods, one that does not start, or whether an autoscaler adds a node."""
     newest = [group[-1] for group in group_pods_by_step(pods).values()]
     return not newest or any(
         pod.phase == "Pending" and (not _explains_itself(pod) or _waits_for_node(pod, now)) for pod in newest
@@ -192,10 +188,7 @@ def _find_problems(
 def _find_ended(
     step: str, group: Sequence[PodState], tails: Tails, expects_restarts: bool, is_active: bool
 ) -> Iterator[tuple[float, _Finding]]:
-    """Yield why a step ended, with the time; nothing if its newest pod succeeded or no pod failed.
-
-    Of an active job, which may recover, an exit code alone is no cause while the log has nothing that explains it.
-    """
+    """Yield why a step ended. Of an active job, which may recover, an exit code alone is no cause."""
     newest = group[-1]
     if newest.phase == "Succeeded":
         return
@@ -235,10 +228,7 @@ def _find_failed_container(
 
 
 def _was_told_to_stop(termination: ContainerTermination, is_active: bool) -> bool:
-    """Return whether a container of a pod that is being deleted ended because of that.
-
-    Launchers such as torchrun end with 1 after SIGTERM. In an active job only an exception shows that it failed itself.
-    """
+    """Launchers such as torchrun end with 1 after SIGTERM. In an active job only an exception shows a failure."""
     if termination.exit_code in _TERMINATION_EXIT_CODES:
         return True
     return is_active and not (parse_record(termination.message) or {}).get("error")
@@ -253,10 +243,7 @@ def _build_crash(
     tails: Tails,
     expects_restarts: bool,
 ) -> _Finding:
-    """Build the finding of a crashed step.
-
-    It is fatal from the second crash on, unless the step runs again, ran for long, or is to be restarted.
-    """
+    """Build the finding of a crash: fatal from the second on, unless the step runs again, ran for long or restarts."""
     is_running = group[-1].main_container.running_since is not None
     crashes = sum(
         each.crash_count

@@ -59,10 +59,7 @@ def subscribe(
 
 
 def stop_informers(url: str = "") -> None:
-    """Stop the informers of an API server, or all: the server, or this program, is about to end.
-
-    Open subscriptions are not notified: their owners would subscribe again.
-    """
+    """Stop the informers of an API server, or all, silently: owners of subscriptions would subscribe again."""
     with _registry_lock:
         stopped = {key: each for key, each in _informers.items() if url in ("", each.url)}
         for key in stopped:
@@ -98,12 +95,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class JobInformer:
-    """Watches the jobs of one namespace that have subscriptions, in a thread.
-
-    Attributes:
-        url: The API server's address.
-        jobs: What it knows of the jobs, with their subscriptions.
-    """
+    """Watches the jobs of one namespace that have subscriptions, in a thread. `url` is the API server's address."""
 
     def __init__(self, connection: Connection, target: WatchTarget, timings: WatchTimings) -> None:
         self.url = connection.url
@@ -167,10 +159,7 @@ class JobInformer:
             await self._run_reflectors()
 
     async def _run_reflectors(self) -> None:
-        """List and watch until the scope of the watch must grow.
-
-        While there is only one job to watch, no other object is requested: a namespace may have thousands.
-        """
+        """List and watch until the watch must grow: one job is watched alone, as a namespace may have thousands."""
         names = self.jobs.get_names()
         if not names:
             await self._has_new_subscriptions.wait()

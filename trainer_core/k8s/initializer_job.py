@@ -1,8 +1,4 @@
-"""Jobs of initialize-only requests: a volume claim and a batch/v1 Job that downloads into it.
-
-The Trainer controller runs initializers only as part of a TrainJob. The volume of this Job is independent of any
-TrainJob; later TrainJobs mount it. Pure functions without I/O.
-"""
+"""Jobs of initialize-only requests: a volume claim and a batch/v1 Job, as Trainer fetches only in a TrainJob. Pure."""
 
 from __future__ import annotations
 
@@ -31,10 +27,7 @@ _UNSUPPORTED_SCHEMES = {
 
 
 def is_initialize_only(request: TrainJobRequest) -> bool:
-    """Return whether a request has an initializer, no trainer and no runtime.
-
-    With a runtime and no trainer, the runtime runs unchanged.
-    """
+    """Return whether a request has an initializer only. With a runtime and no trainer, the runtime runs unchanged."""
     return request.trainer is None and request.runtime is None and request.initializer is not None
 
 

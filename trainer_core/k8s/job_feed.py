@@ -29,11 +29,7 @@ _ENDED = (COMPLETE, FAILED)
 
 
 class JobFeed:
-    """The state of one job, without a request while the watch works. A context manager.
-
-    Attributes:
-        pods: Its pods, as of the last `read`.
-    """
+    """The state of one job, and its `pods` as of the last `read`, without requests while the watch works."""
 
     def __init__(self, reader: JobReader, ref: TrainJobRef, subscribe: Callable[[], Subscription] | None) -> None:
         self.pods: Sequence[PodState] = ()

@@ -93,18 +93,12 @@ class _EventList:
 
 
 class LiveProgress:
-    """The last progress in the first node's log, which this process reads now.
-
-    Attributes:
-        progress: The last progress; None before the first.
-        tail: The last lines.
-        is_complete: The log was read to the end of the job.
-        ended: Set when the log is no longer read.
-    """
+    """The last progress and lines of the first node's log, which this process reads until `ended` is set."""
 
     def __init__(self) -> None:
         self.progress: Progress | None = None
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        #: Whether the log was read to the end of the job.
         self.is_complete = False
         self.ended = threading.Event()
         self.began = time.monotonic()
@@ -123,16 +117,12 @@ class LiveProgress:
 
 
 class JobReader:
-    """Reads jobs. Safe to use from several threads.
-
-    Attributes:
-        api: Client of the API server.
-        early_reads: Limits the reads of single jobs while the informer's first list of all is under way.
-        uncached_followers: Those whose job no watch reports, for example because RBAC denies it.
-    """
+    """Reads jobs. Safe to use from several threads."""
 
     def __init__(self, api: ApiClient, adapter: WorkloadAdapter, scheduling_grace: float) -> None:
+        #: Those whose job no watch reports, for example because RBAC denies it.
         self.uncached_followers: WeakSet[object] = WeakSet()
+        #: Limits the reads of single jobs while the informer's first list of all is under way.
         self.early_reads = threading.BoundedSemaphore(_MAX_EARLY_READS)
         self.api = api
         self._adapter = adapter
@@ -273,10 +263,7 @@ class JobReader:
         return observations.build_train_job(job, pods, runtimes.load_runtime(job.annotations), explaining)
 
     def list_train_jobs(self, namespace: str, labels: Mapping[str, str] | None = None) -> list[TrainJob]:
-        """Return the jobs with these labels, newest first.
-
-        Takes three requests, and one for each further 500 jobs or pods. With labels, the pods of each job take one.
-        """
+        """Return the jobs with these labels, newest first: three requests, one more per 500 jobs or pods."""
         selector = ",".join(f"{key}={value}" for key, value in (labels or {}).items())
         raws = self._list_objects(selector, ",".join(filter(None, [_MANAGED_SELECTOR, selector])), namespace)
         pods: dict[str, list[PodState]] = {}
@@ -437,10 +424,7 @@ class JobReader:
             return []
 
     def _get_min_list_time(self, job: JobState, pods: Sequence[PodState]) -> float:
-        """Return when a list of events must have begun to explain a job: after its failure, if it has failed.
-
-        An earlier list does not have the event with the reason, and the outcome is stored.
-        """
+        """Return when a list of events must have begun: after the failure, or it lacks the event with the reason."""
         if observations.get_status(job, pods) != FAILED:
             return -math.inf
         with self._events_lock:

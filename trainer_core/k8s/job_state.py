@@ -1,7 +1,4 @@
-"""JobState: the parsed state of a job object, the same for every kind of job.
-
-The informer caches one per watched job, so it holds no raw object and its strings are interned.
-"""
+"""JobState: the parsed state of any kind of job, small enough that the informer caches one per job."""
 
 from __future__ import annotations
 
@@ -112,10 +109,7 @@ class JobState:
         return condition.last_transition_time if condition else self.cancelled_at
 
     def select_pods(self, pods: Iterable[PodState]) -> list[PodState]:
-        """Return the pods that belong to this job, oldest first.
-
-        Pods of an earlier job of the same name may still exist; they are older than this job.
-        """
+        """Return the pods of this job, oldest first. Those of an earlier job of the name are older than the job."""
         own = (pod for pod in pods if not pod.creation_timestamp or pod.creation_timestamp >= self.creation_timestamp)
         return sorted(own, key=lambda pod: (pod.creation_timestamp or self.creation_timestamp, pod.name))
 

@@ -62,11 +62,7 @@ class JobWriter:
             raise JobNotFoundError(f"TrainJob {job.name!r} has been deleted") from error
 
     def cancel(self, raw: RawObject, diagnosis: Diagnosis | None = None) -> None:
-        """Cancel a job and keep its record. A job that has ended is not changed.
-
-        The job is suspended, and an annotation marks it as cancelled. A job in a Kueue queue is deleted instead,
-        because Kueue would resume it.
-        """
+        """Suspend an active job and mark it as cancelled; delete one of a Kueue queue, which would resume it."""
         job = self._adapter.parse_job(raw)
         if observations.get_status(job) in _ENDED:
             return
@@ -109,10 +105,7 @@ class JobWriter:
             _log.debug("no event on TrainJob %r: %s", job.name, error)
 
     def store_outcome(self, outcome: Outcome) -> None:
-        """Store the outcome as an annotation of its job: the pods that report it may be deleted within an hour.
-
-        An outcome that this process has stored is not written again: each write passes the webhooks of the job.
-        """
+        """Annotate the job with its outcome, as its pods may be deleted; once, as each write passes webhooks."""
         text, ref = outcome.to_json(), outcome.job
         if len(text.encode()) > MAX_OUTCOME_BYTES - _KEY_BYTES or not self._claim_outcome(ref.uid, text):
             return
@@ -195,10 +188,7 @@ class JobWriter:
             return resource not in self._adapter.foreground_resources and self._has_dependents(job)
 
     def _has_dependents(self, job: JobState) -> bool:
-        """Return whether a deleted job still has pods or other objects, as far as RBAC allows to see them.
-
-        The controller would take them for those of the next job of that name, with their exit status.
-        """
+        """Whether visible objects of a deleted job are left: its controller would take them for the next one's."""
         with suppress(ForbiddenError):
             selector = self._adapter.build_pod_selector(job)
             if self._api.list(resources.PODS, label_selector=selector, namespace=job.namespace):

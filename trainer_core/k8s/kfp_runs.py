@@ -52,10 +52,7 @@ def _is_orphaned(job: TrainJob, run_id: str, runs: PipelineRuns) -> bool:
 
 
 def list_pipeline_runs(config: ClusterConfig, namespace: str, run_ids: Collection[str]) -> PipelineRuns:
-    """Return those of some runs whose Workflows are in a namespace.
-
-    A Workflow has up to a megabyte, so only those of these runs are read, a few in a request.
-    """
+    """Return those of some runs whose Workflows, of up to a megabyte each, are in a namespace; a few per request."""
     api = ApiClient(Connection(config))
     ordered = sorted(run_ids)
     workflows = [

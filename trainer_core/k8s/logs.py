@@ -1,8 +1,4 @@
-"""Logs of one step of a job, without lost or repeated lines across restarts, replaced pods and broken connections.
-
-Not available from the cluster: the log of a deleted pod, the log of a container before its second-to-last restart, and
-what the kubelet has rotated away (it serves the newest file of a log, 10 MiB by default).
-"""
+"""Logs of one step, without lost or repeated lines, as far as the cluster has them: not those of deleted pods."""
 
 from __future__ import annotations
 
@@ -40,11 +36,7 @@ def stream_lines(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
-    r"""Yield the lines of a step without line endings.
-
-    Bytes that are not UTF-8 are escaped as ``\xNN``. A line of more than 256 KiB is split. Memory does not grow with
-    the log. If a container was restarted, the log of its previous run comes first.
-    """
+    """Yield the lines without ends, of the previous run first, in constant memory; escape bytes that are not UTF-8."""
     step_log = _StepLog(stream_pod_log, find_pods, container)
     delay = _MIN_POLL_SECONDS
     unavailable_since: float | None = None

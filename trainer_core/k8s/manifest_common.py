@@ -1,7 +1,4 @@
-"""Parts of manifests that all backends on Kubernetes share: metadata, environment, Secrets and volume claims.
-
-Pure functions without I/O.
-"""
+"""Parts of manifests that the backends on Kubernetes share: metadata, environment, Secrets and volume claims. Pure."""
 
 from __future__ import annotations
 
@@ -131,10 +128,7 @@ def get_secret_name(job: str) -> str:
 
 
 def build_lifecycle_fields(request: TrainJobRequest) -> dict[str, Any]:
-    """Build the fields that the specs of TrainJob, Job and PyTorchJob's run policy have in common.
-
-    These are `activeDeadlineSeconds`, `suspend` and `managedBy`.
-    """
+    """Build `activeDeadlineSeconds`, `suspend` and `managedBy` of a TrainJob, Job or run policy."""
     fields = {
         "activeDeadlineSeconds": request.attempt_deadline_seconds,
         "suspend": request.suspend or None,
@@ -180,10 +174,7 @@ def build_trainer_env(request: TrainJobRequest) -> dict[str, str | SecretRef]:
 
 
 def build_checkpoints_patch(request: TrainJobRequest) -> dict[str, Any]:
-    """Build the pod spec patch that mounts the claim with the checkpoints; empty without one.
-
-    The claim is mounted without a subPath, whose folder the kubelet would create for root.
-    """
+    """Mount the claim of checkpoints, if any: without a subPath, whose folder the kubelet would create for root."""
     uri = _get_checkpoints_uri(request)
     if uri is None or checkpoint_location.is_bucket(uri):
         return {}
@@ -223,10 +214,7 @@ def build_initializer_env(role: str, source: InitializerSource, request: TrainJo
 
 
 def build_pvc_patch(role: str, uri: str) -> dict[str, Any]:
-    """Build the pod spec patch that mounts data of a PersistentVolumeClaim into the training container.
-
-    Each source gets its own volume: the server merges volume mounts by the name of their volume.
-    """
+    """Mount data of claims, each as a separate volume: the server merges mounts by the name of their volume."""
     claim, _, path = uri.removeprefix(PVC_SCHEME).partition("/")
     volume, sub_path = f"trainjob-{role}", path.strip("/")
     mount = {

@@ -52,7 +52,7 @@ from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outc
 from trainer_core.node.termination import parse_record
 from trainer_core.request import TrainJobRequest
 from trainer_core.resource_use import summarize_resource_use
-from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
+from trainer_core.runtimes import Runtime, RuntimeKind, build_unknown_runtime
 
 _UNSUPPORTED_RUNTIME = "TrainingRuntimeNotSupported"
 #: Event of the Trainer controller that is obsolete once the JobSet exists.
@@ -63,10 +63,7 @@ _INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
 
 
 def get_status(job: JobState, pods: Sequence[PodState] = ()) -> str:
-    """Return the status of a job: one of `trainer_core.jobs.STATUSES`.
-
-    Complete and Failed are final. A cancelled job is Failed, although its object is only suspended.
-    """
+    """Return the status. Complete and Failed are final; a cancelled job is Failed, its object only suspended."""
     if job.get_condition(COMPLETE):
         return RUNNING if job.completes_with_first_node and any(_is_active(pod) for pod in pods) else COMPLETE
     if job.get_condition(FAILED):
@@ -198,7 +195,7 @@ def build_train_job(
     events: Sequence[EventRecord] = (),
 ) -> TrainJob:
     observation = build_observation(job, pods, events, ref=build_ref(job))
-    runtime = runtime or _build_unknown_runtime(job)
+    runtime = runtime or _get_unknown_runtime(job)
     return TrainJob(
         name=job.name,
         runtime=runtime,
@@ -220,7 +217,7 @@ def build_train_job(
 def build_steps(job: JobState, pods: Sequence[PodState] = (), runtime: Runtime | None = None) -> list[Step]:
     """Build every step of a job, including steps without a pod: initializers first, then nodes by index."""
     status, pods_by_step = get_status(job, pods), group_pods_by_step(pods)
-    runtime = runtime or _build_unknown_runtime(job)
+    runtime = runtime or _get_unknown_runtime(job)
     count = runtime.trainer.num_nodes if job.num_nodes is None else job.num_nodes
     names = {each.name for each in job.replicated_jobs} | set(job.initializers) | pods_by_step.keys()
     expected = [name for name in _INITIALIZERS if name in names] + [f"{NODE}-{index}" for index in range(count)]
@@ -378,10 +375,7 @@ def _was_cancelled(job: JobState) -> bool:
 
 
 def _parse_termination_record(pods: Sequence[PodState]) -> dict[str, Any]:
-    """Return the termination record of rank 0: of its pods, the newest one with a record.
-
-    Rank 0 is usually the first node, but with elastic training it can be any node.
-    """
+    """Return the newest termination record of rank 0, which with elastic training can be on any node."""
     groups = (group for step, group in group_pods_by_step(pods).items() if step.startswith(f"{NODE}-"))
     for pod in (pod for group in groups for pod in reversed(group)):
         terminated = pod.main_container.terminated
@@ -443,10 +437,7 @@ def _get_container_status(container: ContainerState) -> str | None:
 
 
 def _get_status_without_pod(status: str, other_steps_have_pods: bool) -> str | None:
-    """Return the status of a step without a pod.
-
-    After a failure the pods may have been deleted; the step's status is known only if no step has a pod.
-    """
+    """Return the status of a step without a pod. After a failure it is known only if no step has one."""
     if status == COMPLETE:
         return "Succeeded"
     if status == FAILED:
@@ -470,9 +461,7 @@ def _format_time(time: datetime | None) -> str | None:
     return time.isoformat(timespec="milliseconds") if time else None
 
 
-def _build_unknown_runtime(job: JobState) -> Runtime:
-    """Build a placeholder for a runtime that was deleted or may not be read."""
-    trainer = RuntimeTrainer(trainer_type=TrainerType.CUSTOM_TRAINER, framework="unknown", image="unknown")
+def _get_unknown_runtime(job: JobState) -> Runtime:
     namespaced = job.runtime_kind == RuntimeKind.TRAINING_RUNTIME.value
     kind = RuntimeKind.TRAINING_RUNTIME if namespaced else RuntimeKind.CLUSTER_TRAINING_RUNTIME
-    return Runtime(name=job.runtime_name or "unknown", trainer=trainer, kind=kind)
+    return build_unknown_runtime(job.runtime_name, kind)

@@ -1,8 +1,4 @@
-"""PodState: the parsed state of a pod and its containers, and the step of the job that it runs.
-
-The informer caches one per pod of a watched job, so it holds no raw object and its strings are interned. Pure functions
-without I/O.
-"""
+"""PodState: the parsed state of a pod and its step, small enough that the informer caches one per pod. Pure."""
 
 from __future__ import annotations
 
@@ -131,10 +127,7 @@ class PodState:
         return self.get_started_at(self.main_container)
 
     def get_started_at(self, container: ContainerState) -> datetime | None:
-        """Return when a container of the pod started for the first time.
-
-        After a restart the status has no such time; the start time of the pod is returned instead.
-        """
+        """Return when a container first started; after a restart, of which the status lacks it, when the pod did."""
         if container.restart_count:
             return self.start_time
         return container.running_since or (container.terminated.started_at if container.terminated else None)
@@ -290,10 +283,7 @@ def _parse_device(spec: RawObject, name: str) -> tuple[str, str] | None:
 
 
 def _detect_unresponsive_node(status: RawObject) -> RawObject:
-    """Return a NodeNotReady condition if the node controller has marked the pod as not ready.
-
-    It sets Ready=False on the pods of an unresponsive node and leaves ContainersReady=True.
-    """
+    """Return NodeNotReady if the node controller has set Ready=False; ContainersReady stays True then."""
     unready = _find_condition(status, "ContainersReady", "True") and _find_condition(status, "Ready", "False")
     return {"reason": "NodeNotReady"} if unready and unready.get("reason") != "ReadinessGatesNotReady" else {}
 

@@ -50,11 +50,7 @@ class WatchTimings:
 
 
 class Reflector:
-    """Lists and watches the jobs or the pods of a namespace, and forwards them to `WatchedJobs`.
-
-    Attributes:
-        first_listed: Set when the first list is complete.
-    """
+    """Lists and watches jobs or pods of a namespace for `WatchedJobs`. `first_listed`: the first list is complete."""
 
     def __init__(
         self,
@@ -107,10 +103,7 @@ class Reflector:
             listed[str(job)].add(metadata["name"])
 
     async def _list_and_watch(self) -> None:
-        """List if necessary, and watch once. Returning starts the next watch at once.
-
-        A watch that was not accepted, or ends within `_MIN_WATCH_SECONDS`, raises, so that the next attempt waits.
-        """
+        """List if necessary and watch once; a watch that is refused or too short raises, so that the next one waits."""
         async with self._connection.open_session() as session:
             if self._version is None:
                 self._version = await self.list_objects(session, self._job_name)

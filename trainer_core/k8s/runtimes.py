@@ -191,10 +191,7 @@ def get_pod_spec(replicated_job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def list_volumes(raw: Mapping[str, Any], replicated_job: Mapping[str, Any]) -> set[str]:
-    """Return the names of the volumes that pods of a replicated job can mount.
-
-    These are the volumes of the pod spec and those of the JobSet's `volumeClaimPolicies`.
-    """
+    """Return the volumes that pods of a replicated job can mount: of the pod spec and of `volumeClaimPolicies`."""
     policies = _get_path(_get_spec(raw), "template", "spec").get("volumeClaimPolicies") or ()
     claims = [template["metadata"]["name"] for policy in policies for template in policy.get("templates") or ()]
     return {*(volume["name"] for volume in get_pod_spec(replicated_job).get("volumes") or ()), *claims}

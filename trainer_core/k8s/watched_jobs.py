@@ -239,10 +239,7 @@ class WatchedJobs:
                 self._notify_all()
 
     def report_error(self, stream: Stream, error: BaseException | None) -> None:
-        """An attempt to list or watch a stream has failed and will be retried: publish it if that lasts.
-
-        Failed lists for new subscriptions are counted apart, as `BOTH_STREAMS`: the two watches may still work.
-        """
+        """Publish a failure that lasts. Lists for new subscriptions count as `BOTH_STREAMS`: the watches may work."""
         with self._lock:
             if stream == Stream.PODS and isinstance(error, ForbiddenError):
                 self.pods_forbidden = True

@@ -141,6 +141,13 @@ def _create(request: TrainJobRequest, existing: Sequence[ExistingJob], attempt: 
     return Decision(Action.CREATE, name, attempt)
 
 
+def list_other_names(request: TrainJobRequest, found: Sequence[ExistingJob]) -> set[str]:
+    """Return the names of the first attempt and the next one that no found job has: another owner's may have them."""
+    last_attempt = max((job.attempt for job in found), default=-1)
+    names = {request.get_attempt_name(0), request.get_attempt_name(last_attempt + 1)}
+    return names - {job.name for job in found}
+
+
 def describe_existing(name: str, status: str) -> str:
     """Return a line for a person whose submit attached to an existing TrainJob."""
     again = f"; continue it with `trainjob retry {name}`" if status == FAILED else ""

@@ -32,12 +32,7 @@ def get_attempt_memory(request: TrainJobRequest) -> AttemptMemory | None:
 
 
 def build_next_request(request: TrainJobRequest, ended: Outcome | None) -> TrainJobRequest:
-    """Return a request with the memory of its next attempt.
-
-    Args:
-        request: The request.
-        ended: Outcome of the attempt before. None for the first attempt of a generation.
-    """
+    """Return a request with the memory of its next attempt; `ended` is the outcome of the one before, if any."""
     first = get_attempt_memory(request.model_copy(update={"attempt_memory": None}))
     if request.more_memory is None or first is None:
         return request

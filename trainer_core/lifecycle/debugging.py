@@ -52,10 +52,7 @@ def _find_signal(diagnosis: Diagnosis) -> str | None:
 
 
 def find_user_line(traceback: str) -> tuple[str, int] | None:
-    """Return file name and line of the innermost frame of the user's code, else of the innermost frame.
-
-    The paths of the user's files in a traceback are relative, unless the function travelled without its file's name.
-    """
+    """Return file and line of the innermost frame of the user's code, whose paths are relative, else of any frame."""
     frames = [(match["file"], int(match["line"])) for match in _FRAME.finditer(traceback)]
     own = [(file, line) for file, line in frames if file[0] not in "/<" or _SOURCE_MODULE.search(file)]
     last = (own or frames)[-1:]

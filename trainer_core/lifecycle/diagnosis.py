@@ -26,12 +26,16 @@ from trainer_core.logs import find_last_progress
 from trainer_core.node import env
 from trainer_core.readable_log import TORCHRUN_REPORT
 from trainer_core.resource_use import ResourceUse, describe_memory, strip_resource_report
-from trainer_core.text import escape
+from trainer_core.text import escape, shorten
 
 _RETRYABLE = frozenset(
     {Category.PREEMPTED, Category.NODE_LOST, Category.INFRASTRUCTURE, Category.SCHEDULING, Category.STALLED}
 )
 _TAIL_LINES = 20
+#: In reports that `trainer_core` prints, such as those of progress.
+_OWN_LINE = "[trainjob:"
+#: Characters of a line in a reason.
+_MAX_QUOTED = 200
 #: How torchrun reports a worker that was killed.
 _TORCHRUN_KILLED = re.compile(r"Signal \d+ \((SIG\w+)\) received by PID")
 #: Signals that a process causes itself.
@@ -264,6 +268,8 @@ def _classify_step(step: StepFacts, memory: AttemptMemory | None) -> tuple[Categ
     if step.error_type == _UNFETCHED:
         return Category.INFRASTRUCTURE, step.error_message
     error = _get_first_line(": ".join(filter(None, (step.error_type, step.error_message))))
+    if step.error_type == "SystemExit" and step.error_message.isdecimal():
+        error += _quote_last_line(step)
     if step.name.endswith("-initializer"):
         return Category.INITIALIZER, error or step.message or _get_last_line(step) or _explain_exit_code(step)
     return (Category.USER_CODE, error) if error else _classify_exit(step)
@@ -312,12 +318,14 @@ def _explain_memory(step: StepFacts, memory: AttemptMemory | None) -> str:
     """Return the reason of a step that ran out of memory."""
     is_gpu = _is_gpu_memory(step)
     used = describe_memory(step.record, is_gpu)
-    quoted = f" ({'GPU ' * is_gpu}{used})" if used else ""
+    quoted = f" ({used})" if used else ""
+    if is_gpu:
+        return f"it ran out of GPU memory{quoted}; use smaller batches, or a GPU with more"
     is_certain = _ran_out_of_memory(step)
     what = (
         "it ran out of memory" if is_certain else "a process that it started was killed, most often for lack of memory"
     )
-    return f"{what}{quoted}; {_advise_memory(None if is_gpu else memory)}"
+    return f"{what}{quoted}; {_advise_memory(memory)}"
 
 
 def _advise_memory(memory: AttemptMemory | None) -> str:
@@ -336,7 +344,7 @@ def _explain_exit_code(step: StepFacts) -> str:
     if step.exit_code is None:
         return step.message or _NO_REASON
     meaning = f" ({_EXIT_CODES[step.exit_code]})" if step.exit_code in _EXIT_CODES else ""
-    message = f": {step.message}" if step.message else ""
+    message = f": {step.message}" if step.message else _quote_last_line(step)
     return f"it ended with exit code {step.exit_code}{meaning}{message}"
 
 
@@ -345,6 +353,13 @@ def _get_signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def _quote_last_line(step: StepFacts) -> str:
+    """Return the last line of the training, which is the reason where a program exits after a message."""
+    lines = (line.strip() for line in reversed(_cut_log_tail(step)))
+    line = next((line for line in lines if line and _OWN_LINE not in line), "")
+    return f"; its last line: {shorten(line, _MAX_QUOTED)}" if line else ""
 
 
 def _get_last_line(step: StepFacts) -> str:

@@ -202,12 +202,10 @@ def build_next_request(request: TrainJobRequest, ended: Outcome | None) -> Train
     return request.model_copy(update={"attempt_restarts": restarts if restarts.total else None, "retry_of": None})
 
 
-def describe(rules: RestartRules, restarts: Restarts) -> str | None:
-    """Return the restarts as text, such as ``2 of 3 (NodeLost; 2 more were free)``; None without one."""
-    if not restarts.total:
-        return None
+def describe(rules: RestartRules, restarts: Restarts) -> str:
+    """Return the restarts as text, such as ``0 of 3`` or ``2 of 3 (NodeLost; 2 more were free)``."""
     free = restarts.total - restarts.counted
     notes = [restarts.causes[-1].category] if restarts.causes else []
     if free:
         notes.append(f"{free} {'more ' * bool(restarts.counted)}{'was' if free == 1 else 'were'} free")
-    return f"{restarts.counted} of {rules.max_restarts} ({'; '.join(notes)})"
+    return f"{restarts.counted} of {rules.max_restarts}" + (f" ({'; '.join(notes)})" if notes else "")

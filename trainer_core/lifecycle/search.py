@@ -41,13 +41,7 @@ _DELETED: dict[str, Any] = {"category": Category.DELETED.value, "reason": "it wa
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run of a trial ended.
-
-    Attributes:
-        state: As that of a settled trial, or ``Paused`` at a rung.
-        retryable: Whether it is started again while retries are left.
-        line: The line of the trial, if this is its last run.
-    """
+    """How a run of a trial ended, and the line of the trial if this is its last run."""
 
     state: TrialState | Literal["Paused"]
     retryable: bool
@@ -56,21 +50,15 @@ class Ending:
 
 @dataclass(frozen=True)
 class EntryView:
-    """An entry of a search, as a driver sees it.
+    """An entry of a search, as a driver sees it: a run of a trial, or a record with its reason.
 
     Attributes:
-        number: Its number.
-        job: Name of its TrainJob.
-        created: When it was created, in seconds since 1970.
-        trial: Number of the trial. None for a record.
-        parameters: Parameters of the trial.
+        created: In seconds since 1970.
         rung: Rung at which the run ends. None for the end of the training.
-        reason: Reason of a record.
-        limits: The limits and the goal that the search had then.
+        limits: The limits and the goal that the search had at a record.
         status: Status of the TrainJob, or ``Deleted``.
         has_processes: Whether processes of it may run, also after its end.
         ending: How it ended. None while it runs, for a record, and if it was deleted before its end was read.
-        reports: Its reports at rungs so far.
         step: Step that it reported last.
     """
 
@@ -99,14 +87,10 @@ class TrialView:
     """A trial of a search.
 
     Attributes:
-        number: Its number.
         status: ``Created``, ``Suspended``, ``Running``, ``Retrying``, ``Paused``, or how it ended: ``Complete``,
             ``Stopped early``, ``Failed`` or ``Lost``.
-        parameters: Its parameters.
         job: Name of its last TrainJob. None if it is unknown.
         value: Value of the objective, so far.
-        step: Step that it reported last.
-        reports: Its reports at rungs.
         settled: Its line once it has ended.
         runs: Number of its TrainJobs.
     """
@@ -124,14 +108,7 @@ class TrialView:
 
 @dataclass(frozen=True)
 class SearchTable:
-    """All trials of a search.
-
-    Attributes:
-        trials: The trials, by number.
-        best: The best trial so far. None before one has a value.
-        total: Number of trials that the search will have.
-        reason: Why it has ended: that of its last record. None while it continues.
-    """
+    """All trials of a search, and why it has ended: the reason of its last record. `total`: those it will have."""
 
     trials: Mapping[int, TrialView]
     best: TrialView | None
@@ -149,12 +126,9 @@ class Start:
     """Start a run of a trial.
 
     Attributes:
-        trial: Number of the trial.
-        parameters: Its parameters. None for a new trial: they are chosen from the history.
+        parameters: None for a new trial: they are chosen from `history`, and from `running` trials.
         rung: Rung at which the run ends. None for the end of the training.
         until: Step of that rung.
-        history: For a new trial: the lines from which its parameters are chosen.
-        running: For a new trial: parameters of the trials that count as running.
     """
 
     trial: int
@@ -192,13 +166,7 @@ SearchAction: TypeAlias = Start | Stop | Record | Finish
 
 @dataclass(frozen=True)
 class Decision:
-    """What a driver does, and when it decides again at the latest.
-
-    Attributes:
-        table: All trials.
-        actions: What to do, in this order.
-        wake_at: Time of the search's timeout, in seconds since 1970. None without one.
-    """
+    """What a driver does, in this order. `wake_at`: the timeout of the search, in seconds since 1970."""
 
     table: SearchTable
     actions: tuple[SearchAction, ...]

@@ -130,10 +130,7 @@ class WaitState:
         return end is not None and now >= end
 
     def _explain(self, outcome: Outcome) -> Outcome:
-        """Replace a diagnosis without evidence by the pending failure seen before: the pods may be deleted by now.
-
-        Not one by which a RestartPolicy has decided: all who wait must see the same decision and its reason.
-        """
+        """Prefer the pending failure seen before to one without evidence, unless a RestartPolicy decided by that."""
         diagnosis = outcome.diagnosis
         is_unexplained = (
             diagnosis is not None and diagnosis.category is Category.INFRASTRUCTURE and diagnosis.step is None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer_core import naming, validation
-from trainer_core.options.base import BaseOption, section
+from trainer_core.options.base import AnyTrainer, BaseOption, section
 from trainer_core.options.checkpoints import Checkpoints
 from trainer_core.options.more_memory import MoreMemory
 from trainer_core.options.on_backend import OnBackend
@@ -31,9 +31,6 @@ from trainer_core.options.tracking import Tracking
 from trainer_core.options.workspace import Workspace
 from trainer_core.secrets import redact
 from trainer_core.trainers import CustomTrainerContainer
-
-if TYPE_CHECKING:
-    from trainer_core.options.base import AnyTrainer
 
 __all__ = [
     "ActiveDeadlineSeconds",

@@ -6,13 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from trainer_core.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer
+
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
-    from trainer_core.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer
 
-    AnyTrainer: TypeAlias = CustomTrainer | CustomTrainerContainer | BuiltinTrainer | None
-
-__all__ = ["BaseOption", "check_accepted", "get_backend_class", "section"]
+AnyTrainer: TypeAlias = CustomTrainer | CustomTrainerContainer | BuiltinTrainer | None
 
 
 def section(data: dict[str, Any], name: str) -> dict[str, Any]:
@@ -28,16 +27,7 @@ def get_backend_class(backend: Any) -> type[Any]:
 
 
 def check_accepted(names: Sequence[str], home: str, backend: type[Backend] | Backend) -> None:
-    """Check that a backend accepts an option.
-
-    Args:
-        names: Name of the option's class, and those of its base classes: a subclass is accepted where its base is.
-        home: A backend that accepts the option, for the message.
-        backend: The backend, or its class.
-
-    Raises:
-        ValueError: The backend does not accept the option.
-    """
+    """Check that a backend accepts an option by its name or that of a base class; `home` is one that does."""
     kind = get_backend_class(backend)
     accepted: frozenset[str] = getattr(kind, "accepts", frozenset())
     if accepted.isdisjoint(names):

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from trainer_core import validation
-from trainer_core.options.base import BaseOption, section
+from trainer_core.options.base import AnyTrainer, BaseOption, section
 from trainer_core.request import KEPT_CHECKPOINTS
-
-if TYPE_CHECKING:
-    from trainer_core.options.base import AnyTrainer
-
-__all__ = ["Checkpoints"]
 
 #: Words in the names of metrics that grow as a model gets better, and of those that do not whatever else they contain.
 _GROWING = re.compile(

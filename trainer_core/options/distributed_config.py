@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING, Any
 from trainer_core import resources, validation
 from trainer_core.backend_fields.pytorch_job import CLEAN_POD_POLICIES, check_keys, check_scheduling_policy
 from trainer_core.options import kubernetes_models
-from trainer_core.options.base import BaseOption, section
+from trainer_core.options.base import AnyTrainer, BaseOption, section
 from trainer_core.secrets import redact
 
 if TYPE_CHECKING:
     from kubernetes.client import V1Affinity, V1EnvFromSource, V1EnvVar, V1Toleration
 
-    from trainer_core.options.base import AnyTrainer
 else:
     # Tools that evaluate the annotations at runtime find these names without the client.
     V1Affinity = V1EnvFromSource = V1EnvVar = V1Toleration = Any
-
-__all__ = ["DistributedConfig"]
 
 #: Fields that are lists of Kubernetes objects, with the class of their items.
 _LIST_FIELDS = {"env": "V1EnvVar", "env_from": "V1EnvFromSource", "tolerations": "V1Toleration"}

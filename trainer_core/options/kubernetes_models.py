@@ -13,24 +13,12 @@ from trainer_core import validation
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.text import missing_extra
 
-__all__ = ["create_model", "create_models", "to_plain_data"]
-
 _CONTAINER = re.compile(r"(?P<kind>list|dict)[\[(](str, )?(?P<item>.*)[\])]")
 _SIMPLE: dict[str, type[Any]] = {"str": str, "int": int, "bool": bool}
 
 
 def create_models(what: str, data: Any, kind: str) -> list[Any]:
-    """Return model objects for a list of objects and dicts, or for a single one.
-
-    Args:
-        what: Path of the field, for messages.
-        data: The list, object or dict.
-        kind: Name of the model class, such as ``V1EnvVar``.
-
-    Raises:
-        ValueError: An entry is neither such an object nor a dict, or has an unknown key.
-        BackendUnavailableError: The `kubernetes` client is not installed.
-    """
+    """Return model objects, such as ``V1EnvVar``, for a list of objects and dicts, or for a single one."""
     if isinstance(data, (list, tuple)):
         return [create_model(f"{what}[{index}]", each, kind) for index, each in enumerate(data)]
     if isinstance(data, Mapping) or hasattr(data, "attribute_map"):
@@ -39,17 +27,7 @@ def create_models(what: str, data: Any, kind: str) -> list[Any]:
 
 
 def create_model(what: str, data: Any, kind: str) -> Any:
-    """Return the model object for a dict in Kubernetes' spelling. A model object is checked and returned.
-
-    Args:
-        what: Path of the field, for messages.
-        data: The object or dict.
-        kind: Name of the model class.
-
-    Raises:
-        ValueError: The data is neither such an object nor a dict, lacks a required key, or has an unknown key.
-        BackendUnavailableError: The `kubernetes` client is not installed.
-    """
+    """Return the model object for a dict in Kubernetes' spelling, without unknown keys. An object is returned."""
     validation.check_size(what, data)
     if not isinstance(data, Mapping) and type(data).__name__ != kind:
         raise ValueError(f"{what} must be a {kind} or a dict, got {type(data).__name__}")
@@ -72,11 +50,7 @@ def create_model(what: str, data: Any, kind: str) -> Any:
 
 
 def to_plain_data(value: Any) -> Any:
-    """Return an object of the client or of pydantic as plain data in Kubernetes' spelling, without null values.
-
-    Args:
-        value: The object, or a list or dict of objects.
-    """
+    """Return an object of the client or of pydantic as plain data in Kubernetes' spelling, without null values."""
     if hasattr(value, "attribute_map"):
         value = {key: getattr(value, name, None) for name, key in value.attribute_map.items()}
     elif hasattr(value, "model_dump"):

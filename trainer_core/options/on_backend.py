@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from trainer_core import resources, validation
 from trainer_core.config import CONFIGS
-from trainer_core.options.base import BaseOption, get_backend_class, section
+from trainer_core.options.base import AnyTrainer, BaseOption, get_backend_class, section
 from trainer_core.runtimes import Runtime
 from trainer_core.secrets import redact
 from trainer_core.trainers import CustomTrainer
 
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
-    from trainer_core.options.base import AnyTrainer
-
-__all__ = ["OnBackend", "check_backend_name", "log_skipped"]
 
 _log = logging.getLogger(__name__)
 
@@ -140,24 +137,11 @@ class OnBackend(BaseOption):
 
 
 def check_backend_name(what: str, name: object) -> None:
-    """Check the name of a backend.
-
-    Args:
-        what: What has the name, for the message.
-        name: The name.
-
-    Raises:
-        ValueError: No backend has this name.
-    """
+    """Refuse a name that no backend has."""
     if not isinstance(name, str) or name not in CONFIGS:
         raise ValueError(f"{what} has the unknown backend {redact(name)}; known are {', '.join(sorted(CONFIGS))}")
 
 
 def log_skipped(backend: str, used: str) -> None:
-    """Write the line for an `OnBackend` that does not apply.
-
-    Args:
-        backend: Name of its backend.
-        used: Name of the backend that is used.
-    """
+    """Write the line for an `OnBackend` that does not apply on the backend in use."""
     _log.info("OnBackend(%r) is skipped: the job is for the %s backend", backend, used)

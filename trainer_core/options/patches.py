@@ -14,20 +14,6 @@ from typing import Any
 from trainer_core import validation
 from trainer_core.secrets import redact
 
-__all__ = [
-    "ContainerPatch",
-    "JobSetSpecPatch",
-    "JobSetTemplatePatch",
-    "JobSpecPatch",
-    "JobTemplatePatch",
-    "PodSpecPatch",
-    "PodTemplatePatch",
-    "ReplicatedJobPatch",
-    "TrainingRuntimeSpecPatch",
-    "check_patch",
-    "merge_patches",
-]
-
 _ENV_SOURCES = ("configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef", "fileKeyRef")
 
 

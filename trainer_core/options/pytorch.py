@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from trainer_core import validation
 from trainer_core.backend_fields.pytorch_job import (
@@ -12,12 +12,7 @@ from trainer_core.backend_fields.pytorch_job import (
     check_elastic_policy,
     check_scheduling_policy,
 )
-from trainer_core.options.base import BaseOption, section
-
-if TYPE_CHECKING:
-    from trainer_core.options.base import AnyTrainer
-
-__all__ = ["PyTorchJobSpec"]
+from trainer_core.options.base import AnyTrainer, BaseOption, section
 
 
 @dataclass

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer_core import validation
 from trainer_core.jobs import Category
-from trainer_core.options.base import BaseOption, section
+from trainer_core.options.base import AnyTrainer, BaseOption, section
 from trainer_core.restart_rules import RestartRules
-
-if TYPE_CHECKING:
-    from trainer_core.options.base import AnyTrainer
-
-__all__ = ["RestartPolicy"]
 
 
 @dataclass

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer_core import validation
-from trainer_core.options.base import BaseOption, section
-
-if TYPE_CHECKING:
-    from trainer_core.options.base import AnyTrainer
-
-__all__ = ["Reuse"]
+from trainer_core.options.base import AnyTrainer, BaseOption, section
 
 
 @dataclass
@@ -47,11 +42,7 @@ class Reuse(BaseOption):
     within: float | str
 
     def __post_init__(self) -> None:
-        if not validation.is_placeholder(self.within):
-            try:
-                validation.parse_duration(self.within)
-            except ValueError as error:
-                raise ValueError(f"Reuse within: {error}") from None
+        validation.check_duration("Reuse within:", self.within)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         section(job_spec, "spec")["reuse"] = {"within": self.within}

@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainer_core.options.base import BaseOption, section
+from trainer_core.options.base import AnyTrainer, BaseOption, section
 
 if TYPE_CHECKING:
     from trainer_core.backend_fields.runai_workload import TrainingWorkloadSpec
-    from trainer_core.options.base import AnyTrainer
-
-__all__ = ["RunaiMasterSpec", "RunaiSpec"]
 
 #: Fields that another option or call sets.
 _SET_ELSEWHERE = {

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trainer_core.options.base import BaseOption, section
+from trainer_core.options.base import AnyTrainer, BaseOption, section
 from trainer_core.options.patches import TrainingRuntimeSpecPatch, check_patch, merge_patches
-
-if TYPE_CHECKING:
-    from trainer_core.options.base import AnyTrainer
-
-__all__ = ["RuntimePatch"]
 
 
 @dataclass

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from trainer_core import validation
-from trainer_core.options.base import BaseOption, section
+from trainer_core.options.base import AnyTrainer, BaseOption, section
 from trainer_core.options.patches import JobSetTemplatePatch, TrainingRuntimeSpecPatch
 from trainer_core.options.runtime import RuntimePatch
 from trainer_core.request import CONTROLLERS
-
-if TYPE_CHECKING:
-    from trainer_core.options.base import AnyTrainer
-
-__all__ = ["KUEUE_QUEUE", "VOLCANO_QUEUE", "GangScheduling", "ManagedBy", "PriorityClass", "QueueName", "StartWithin"]
 
 #: Label of Kueue, annotation of Volcano.
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
@@ -133,11 +128,7 @@ class StartWithin(BaseOption):
     limit: float | str
 
     def __post_init__(self) -> None:
-        if not validation.is_placeholder(self.limit):
-            try:
-                validation.parse_duration(self.limit)
-            except ValueError as error:
-                raise ValueError(f"StartWithin limit {error}") from None
+        validation.check_duration("StartWithin limit", self.limit)
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         section(job_spec, "spec")["startWithin"] = self.limit

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer_core import validation
-from trainer_core.options.base import BaseOption, section
+from trainer_core.options.base import AnyTrainer, BaseOption, section
 from trainer_core.secrets import redact
-
-if TYPE_CHECKING:
-    from trainer_core.options.base import AnyTrainer
-
-__all__ = ["Stalled"]
 
 
 @dataclass
@@ -50,13 +45,8 @@ class Stalled(BaseOption):
 
     def __post_init__(self) -> None:
         for name in ("after", "startup", "save"):
-            value = getattr(self, name)
-            if validation.is_placeholder(value) or (value is None and name != "after"):
-                continue
-            try:
-                validation.parse_duration(value)
-            except ValueError as error:
-                raise ValueError(f"Stalled {name}: {error}") from None
+            if name == "after" or getattr(self, name) is not None:
+                validation.check_duration(f"Stalled {name}:", getattr(self, name))
         if not isinstance(self.output, bool):
             raise ValueError(f"Stalled output must be True or False, got {redact(self.output)}")
 

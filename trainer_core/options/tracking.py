@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer_core import validation
-from trainer_core.options.base import BaseOption, section
-
-if TYPE_CHECKING:
-    from trainer_core.options.base import AnyTrainer
-
-__all__ = ["Tracking"]
+from trainer_core.options.base import AnyTrainer, BaseOption, section
 
 _KINDS = ("mlflow", "wandb", "comet")
 

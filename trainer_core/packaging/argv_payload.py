@@ -146,10 +146,7 @@ def _strip(text: str) -> str:
 
 
 def _find_comments(nodes: Sequence[ast.AST], lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-    """Yield row, first and last column of the comments: from a # that is in no string to the end of the line.
-
-    A tokenizer needs twice the time of the parser.
-    """
+    """Yield row, first and last column of the comments. A tokenizer needs twice the time of the parser."""
     strings = defaultdict(list)
     for node in nodes:
         if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))):

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer_core import validation
 from trainer_core.secrets import redact
+from trainer_core.validation import list_names
 
 #: Types to which strings and numbers are converted, by the spelling of the annotation.
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"} | dict.fromkeys(("list", "List"), "list")
@@ -23,10 +24,7 @@ class PartialArgs(dict[str, Any]):
 
 
 def check_func_args(func: Callable[..., Any], args: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a copy of the arguments as plain JSON data: tuples as lists, subclasses as their base types.
-
-    Strings are not converted, because they may be templates.
-    """
+    """Return the arguments as plain JSON data. Strings are not converted, because they may be templates."""
     plain = check_json(args)
     parameters = _signature(func)
     if parameters is not None:
@@ -46,10 +44,7 @@ def check_json(args: Mapping[str, Any] | None, what: str = "func_args") -> dict[
 
 
 def declared_types(func: Callable[..., Any]) -> dict[str, str]:
-    """Return the simple types that a function declares, such as ``{"epochs": "int"}``.
-
-    Simple types are int, float, bool, str, list and dict, also with item types or optional; others are left out.
-    """
+    """Return the simple types that a function declares, such as ``{"epochs": "int"}``; others are left out."""
     parameters = _signature(func) or {}
     named = (p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
     kinds = {parameter.name: _simple(parameter.annotation) for parameter in named}
@@ -80,16 +75,16 @@ def _check_names(
     positional = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
     if positional:
         raise ValueError(
-            f"{name} has positional-only parameters ({_listed(positional)}), but func_args are named; remove the /"
+            f"{name} has positional-only parameters ({list_names(positional)}), but func_args are named; remove the /"
         )
     # First, because a misspelt name is also missing.
     unknown = [n for n in args if n not in named]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        known = f"its parameters are {_listed(named)}" if named else "it has no parameters"
-        raise ValueError(f"{name} has no parameter {_listed(unknown)}; {known}")
+        known = f"its parameters are {list_names(named)}" if named else "it has no parameters"
+        raise ValueError(f"{name} has no parameter {list_names(unknown)}; {known}")
     missing = [n for n, p in named.items() if p.default is p.empty and n not in given]
     if missing:
-        raise ValueError(f"{name} requires {_listed(missing)}; add it to func_args")
+        raise ValueError(f"{name} requires {list_names(missing)}; add it to func_args")
 
 
 def _plain(value: Any, where: str) -> Any:
@@ -258,7 +253,3 @@ def _short(value: Any) -> str:
         return redact(value)
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:79]}…"
-
-
-def _listed(names: Any) -> str:
-    return validation.list_names(names)

@@ -1,8 +1,4 @@
-"""Fetch a commit of a git repository whose files travel with a training function.
-
-Each commit is fetched once into a cache folder of this user. Only a full commit id is accepted: it names the same files
-today, at a retry, and on every machine.
-"""
+"""Fetch a commit of a git repository, by its full id, once into a cache folder of this user."""
 
 from __future__ import annotations
 

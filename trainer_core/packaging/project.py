@@ -254,15 +254,10 @@ class _Walk:
 
     def _add_file(self, path: Path, name: str) -> None:
         real = _get_real_path(path)
-        if (
-            real.is_relative_to(self.root)
-            and _call(path, path.is_file)
-            and not _LEFT_OUT.intersection(self._get_parts(real))
-        ):
+        if not real.is_relative_to(self.root) or not _call(path, path.is_file):
+            return
+        if not _LEFT_OUT.intersection(real.relative_to(self.root).parts):
             self.found[name] = path
-
-    def _get_parts(self, path: Path) -> tuple[str, ...]:
-        return path.relative_to(self.root).parts
 
     def _is_left_out(self, path: Path, is_folder: bool) -> bool:
         if path.name in _LEFT_OUT or (not is_folder and path.name.endswith(_LEFT_OUT_SUFFIXES)):

@@ -43,10 +43,7 @@ class _Import:
 
 
 def find_missing_imports(code: Mapping[str, Any], packages: Sequence[str], has_image: bool) -> Iterator[str]:
-    """Yield one line for each import of the training function, and of the modules that it imports, that will fail.
-
-    Imports in a ``try`` that handles ImportError, and those for type checkers, are left out.
-    """
+    """Yield a line for each import that will fail, except in a ``try`` for ImportError and for type checkers."""
     project = _Modules(read_files(code["project"]), code["project"]["roots"])
     waiting: list[tuple[str, str, bytes]] = []
     if code["kind"] == "reference":

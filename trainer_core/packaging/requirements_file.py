@@ -115,10 +115,7 @@ def _read_pyproject(data: Mapping[str, Any], path: Path) -> list[str]:
 
 
 def _read_uv_lock(data: Mapping[str, Any], path: Path) -> list[str]:
-    """Return the exact versions of what the project needs, each with the markers under which it is needed.
-
-    Extras and dependency groups of the project are left out, as `uv sync --no-dev` does.
-    """
+    """Return the exact versions of what the project needs, with markers; no extras or groups, as `uv sync --no-dev`."""
     packages = [each for each in data.get("package", []) if isinstance(each, Mapping)]
     projects = [each for each in packages if {"virtual", "editable"} & set(each.get("source", {}))]
     own = [each for each in projects if (each["source"].get("virtual") or each["source"].get("editable")) == "."]

@@ -1,7 +1,4 @@
-"""Package a training function: its source, a reference, or a pickle.
-
-No shell is involved: the code travels as one JSON document, together with the programs that load it.
-"""
+"""Package a function (source, reference or pickle) as a JSON document, with the programs that load it. No shell."""
 
 from __future__ import annotations
 
@@ -107,10 +104,7 @@ def compute_kit_digest() -> str:
 
 
 def ship(folder: Path) -> Path:
-    """Write the files that travel with every job, where they are missing or damaged; return the bootstrap program.
-
-    Other users can read neither the files nor the folder. Jobs may read them at the same time.
-    """
+    """Write the files of every job, for this user only, where missing or damaged; return the bootstrap program."""
     for parent in (folder, folder / "trainer_core", folder / "trainer_core/node"):
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     for parent in (folder / "trainer_core", folder / "trainer_core/node"):

@@ -39,10 +39,7 @@ _REMEDY = (
 
 
 def extract_source(func: Callable[..., Any]) -> tuple[str, str]:
-    """Return the text of a module that defines the function, and the function's name in it.
-
-    Decorators that are not part of the given object are left out: ``@task.trainjob`` passes the function below it.
-    """
+    """Return a module's text that defines the function, and its name; without decorators that the object lacks."""
     raw = inspect.unwrap(func)
     name = getattr(func, "__qualname__", type(func).__name__)
     if not isinstance(raw, FunctionType):

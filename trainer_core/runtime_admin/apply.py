@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -28,8 +29,6 @@ from trainer_core.runtime_admin.accessors import INITIALIZERS, get_items, get_ma
 from trainer_core.runtime_admin.diagnostics import ERROR, Diagnostic
 from trainer_core.runtime_admin.diff import Change
 from trainer_core.runtime_admin.ml_policies import MlPolicyFields
-
-__all__ = ["ApplyResult", "RuntimeAdmin", "RuntimeSummary", "summarize_runtime"]
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +93,9 @@ class RuntimeAdmin:
         denied: dict[str, ForbiddenError] = {}
         for kind in (CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES):
             try:
-                summaries.update({each.name: each for each in map(summarize_runtime, self._list_kind(kind))})
+                # The API server omits kind in list items.
+                found = [summarize_runtime({"kind": kind.kind, **raw}) for raw in self._api.list(kind)]
+                summaries.update({each.name: each for each in found})
             except ForbiddenError as error:
                 denied[kind.plural] = error
         if len(denied) > 1:
@@ -103,14 +104,15 @@ class RuntimeAdmin:
             _log.warning("%s are missing in the list: %s", plural, denial)
         return sorted(summaries.values(), key=lambda each: each.name)
 
-    def get(self, name: str) -> dict[str, Any]:
-        """Return the runtime that a TrainJob of the namespace uses under this name."""
-        for kind in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES):
-            try:
+    def get(self, name: str, scope: ApiResource | None = None) -> dict[str, Any]:
+        """Return the runtime that a TrainJob of the namespace uses under this name, or that of one kind."""
+        for kind in (scope,) if scope else (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES):
+            with suppress(NotFoundError):
                 return self._api.get(kind, name)
-            except NotFoundError:
-                continue
-        raise self._build_not_found_error(name)
+        names = ", ".join(runtime.name for runtime in self.list()) or "none"
+        raise RuntimeNotFoundError(
+            f"runtime {name!r} does not exist in the cluster or namespace {self.namespace!r}; existing ones: {names}"
+        )
 
     def create(self, runtime: Raw) -> dict[str, Any]:
         """Create a runtime and return it as stored by the API server."""
@@ -163,36 +165,18 @@ class RuntimeAdmin:
 
     def delete(self, name: str, *, scope: ApiResource | None = None, force: bool = False) -> None:
         """Delete a runtime."""
-        runtime = self._get(scope, name) if scope else self.get(name)
+        runtime = self.get(name, scope)
         kind = _get_kind(runtime)
         if not force:
             self._refuse_if_used(kind, runtime)
         metadata = runtime["metadata"]
         self._api.delete(kind, name, uid=metadata["uid"], namespace=metadata.get("namespace"))
 
-    def _list_kind(self, kind: ApiResource) -> builtins.list[dict[str, Any]]:
-        # The API server omits kind in list items.
-        return [{"kind": kind.kind, **runtime} for runtime in self._api.list(kind)]
-
     def _find_live(self, kind: ApiResource, runtime: Raw) -> dict[str, Any] | None:
-        try:
-            return self._api.get(
-                kind, runtime["metadata"]["name"], namespace=get_value(runtime, "metadata", "namespace")
-            )
-        except NotFoundError:
-            return None
-
-    def _get(self, scope: ApiResource, name: str) -> dict[str, Any]:
-        try:
-            return self._api.get(scope, name)
-        except NotFoundError:
-            raise self._build_not_found_error(name) from None
-
-    def _build_not_found_error(self, name: str) -> RuntimeNotFoundError:
-        names = ", ".join(runtime.name for runtime in self.list()) or "none"
-        return RuntimeNotFoundError(
-            f"runtime {name!r} does not exist in the cluster or namespace {self.namespace!r}; existing ones: {names}"
-        )
+        name, namespace = runtime["metadata"]["name"], get_value(runtime, "metadata", "namespace")
+        with suppress(NotFoundError):
+            return self._api.get(kind, name, namespace=namespace)
+        return None
 
     def _change(self, kind: ApiResource, live: Raw, runtime: Raw) -> ApplyResult:
         change = diff.build_patch(live, runtime)
@@ -223,17 +207,14 @@ class RuntimeAdmin:
             self._refuse_if_used(kind, live)
         self._dry_run_create(kind, runtime)
         self._api.delete(kind, name, uid=live["metadata"]["uid"], namespace=namespace)
-        self._create_when_free(runtime)
-        return "recreated"
-
-    def _create_when_free(self, runtime: Raw) -> None:
-        """Create the runtime as soon as the deleted one is gone: an older Trainer delays that with a finalizer."""
+        # As soon as the deleted one is gone: an older Trainer delays that with a finalizer.
         repeat_while_failing(
             lambda: self.create(runtime),
             lambda error: isinstance(error, ConflictError),
             _DELETE_TIMEOUT,
             pauses=(_RETRY_INTERVAL, _RETRY_INTERVAL),
         )
+        return "recreated"
 
     def _dry_run_create(self, kind: ApiResource, runtime: Raw) -> None:
         """Create the runtime as a dry run, under an unused name."""
@@ -271,20 +252,7 @@ def _has_ended(job: Raw) -> bool:
 
 @dataclass(frozen=True)
 class RuntimeSummary:
-    """Summary of a runtime in a list.
-
-    Attributes:
-        name: Name of the runtime.
-        namespace: Namespace of a TrainingRuntime; None for a ClusterTrainingRuntime.
-        framework: Value of the framework label.
-        policy: ML policy, which sets the environment of distributed training; None for independent nodes.
-        num_nodes: Nodes of a TrainJob that sets none.
-        image: Image of the training nodes.
-        device: Device type of a node.
-        device_count: Devices per node.
-        initializers: Its initializers: ``dataset``, ``model``.
-        deprecated: Whether it is marked as deprecated.
-    """
+    """Summary of a runtime in a list: nodes, image and device are those of a TrainJob that sets none."""
 
     name: str
     namespace: str | None

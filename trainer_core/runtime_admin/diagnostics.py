@@ -13,14 +13,7 @@ WARNING = "warning"
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """A problem of a runtime.
-
-    Attributes:
-        rule: The violated rule, such as ``V4``; `docs/guides/runtimes.md` lists the rules.
-        path: Path of the field, such as ``spec.template.spec.replicatedJobs[node]``.
-        message: What is wrong and what to do.
-        severity: ``error`` or ``warning``.
-    """
+    """A problem of a runtime; `docs/guides/runtimes.md` lists the rules, such as ``V4``."""
 
     rule: str
     path: str

@@ -38,13 +38,7 @@ _SCHEDULING = f"{_POLICY}.schedulingPolicy"
 
 @dataclass(frozen=True)
 class Note:
-    """A difference between the PyTorchJob and the TrainJob.
-
-    Attributes:
-        path: Path of the field in the PyTorchJob.
-        message: What is different, and what to do.
-        lost: Whether the field has no equivalent; otherwise it works in another way.
-    """
+    """A difference between the PyTorchJob and the TrainJob; a field that is not lost works in another way."""
 
     path: str
     message: str
@@ -56,13 +50,7 @@ class Note:
 
 @dataclass
 class Migration:
-    """The result of a migration.
-
-    Attributes:
-        trainjob: The TrainJob.
-        runtime: The TrainingRuntime that it requires; None if Trainer's ``torch-distributed`` is sufficient.
-        notes: Differences to the PyTorchJob.
-    """
+    """The result of a migration; no runtime if Trainer's ``torch-distributed`` is sufficient."""
 
     trainjob: Raw = field(default_factory=dict)
     runtime: Raw | None = None
@@ -98,7 +86,7 @@ def migrate_pytorch_job(job: Mapping[str, Any]) -> Migration:
     migration = Migration()
     trainer = _build_trainer(migration, spec, main, nodes, f"{_SPECS}.{kind}.template.spec.containers[{_MAIN}]")
     run_policy = convert_run_policy(spec, replicas[kind].get("restartPolicy"), nodes)
-    migration.notes += [Note(*each) for each in run_policy.notes]
+    migration.notes += run_policy.notes
     migration.notes += _compare_replicas(replicas, kind)
     migration.notes += _check_elastic_policy(spec, nodes)
     migration.notes += _check_name_length(name, nodes)
@@ -282,7 +270,6 @@ class RunPolicy:
         template: Metadata of the runtime's template.
         job: Fields of the Job spec in the runtime.
         pod: Fields of the pod spec in the runtime.
-        notes: Path, message and whether the field is lost, for each difference.
     """
 
     trainjob: dict[str, Any] = field(default_factory=dict)
@@ -290,7 +277,10 @@ class RunPolicy:
     template: dict[str, Any] = field(default_factory=dict)
     job: dict[str, Any] = field(default_factory=dict)
     pod: dict[str, Any] = field(default_factory=dict)
-    notes: list[tuple[str, str, bool]] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+    def add_note(self, path: str, message: str, lost: bool = True) -> None:
+        self.notes.append(Note(path, message, lost))
 
 
 def convert_run_policy(spec: Mapping[str, Any], restart: str | None, nodes: int) -> RunPolicy:
@@ -310,18 +300,18 @@ def convert_run_policy(spec: Mapping[str, Any], restart: str | None, nodes: int)
 def _convert_cleanup(run_policy: RunPolicy, policy: Mapping[str, Any]) -> None:
     if policy.get("ttlSecondsAfterFinished") is not None:
         text = "TrainJobs have no TTL; delete the job, or submit it with the option DeleteAfter and run `trainjob reap`"
-        run_policy.notes.append((f"{_POLICY}.ttlSecondsAfterFinished", text, True))
+        run_policy.add_note(f"{_POLICY}.ttlSecondsAfterFinished", text)
     if policy.get("cleanPodPolicy") == "All":
-        text = "finished pods are kept until their TrainJob is deleted; delete it"
-        run_policy.notes.append((f"{_POLICY}.cleanPodPolicy", text, True))
+        run_policy.add_note(
+            f"{_POLICY}.cleanPodPolicy", "finished pods are kept until their TrainJob is deleted; delete it"
+        )
 
 
 def _convert_restarts(run_policy: RunPolicy, restart: str, limit: int | None) -> None:
     path = "spec.pytorchReplicaSpecs.*.restartPolicy"
     if limit is not None:
         run_policy.job["backoffLimit"] = limit
-        text = "now limits the restarts of the runtime's Job"
-        run_policy.notes.append((f"{_POLICY}.backoffLimit", text, False))
+        run_policy.add_note(f"{_POLICY}.backoffLimit", "now limits the restarts of the runtime's Job", lost=False)
     if restart == "Never":
         run_policy.pod["restartPolicy"] = "Never"
         run_policy.job["backoffLimit"] = 0
@@ -329,12 +319,12 @@ def _convert_restarts(run_policy: RunPolicy, restart: str, limit: int | None) ->
         run_policy.pod["restartPolicy"] = "Never"
         codes = {"containerName": "node", "operator": "NotIn", "values": list(_RETRYABLE)}
         run_policy.job["podFailurePolicy"] = {"rules": [{"action": "FailJob", "onExitCodes": codes}]}
-        run_policy.notes.append((path, "ExitCode is now a podFailurePolicy of the runtime's Job", False))
+        run_policy.add_note(path, "ExitCode is now a podFailurePolicy of the runtime's Job", lost=False)
     elif restart == "Always":
-        run_policy.notes.append((path, "Always is now OnFailure: a successful container is not restarted", True))
+        run_policy.add_note(path, "Always is now OnFailure: a successful container is not restarted")
     if limit is None and restart != "Never":
         text = f"{restart} without a backoffLimit means unlimited restarts on the operator and six on Trainer"
-        run_policy.notes.append((path, text, False))
+        run_policy.add_note(path, text, lost=False)
 
 
 def _convert_scheduling(run_policy: RunPolicy, policy: Mapping[str, Any], nodes: int) -> None:
@@ -342,27 +332,21 @@ def _convert_scheduling(run_policy: RunPolicy, policy: Mapping[str, Any], nodes:
     if queue:
         run_policy.runtime["podGroupPolicy"] = {"volcano": {}}
         run_policy.template["annotations"] = {VOLCANO_QUEUE: queue}
-        run_policy.notes.append(
-            (
-                f"{_SCHEDULING}.queue",
-                "is converted to a Volcano queue; for Kueue, set the label kueue.x-k8s.io/queue-name",
-                False,
-            )
-        )
+        text = "is converted to a Volcano queue; for Kueue, set the label kueue.x-k8s.io/queue-name"
+        run_policy.add_note(f"{_SCHEDULING}.queue", text, lost=False)
     elif timeout:
         run_policy.runtime["podGroupPolicy"] = {"coscheduling": {"scheduleTimeoutSeconds": timeout}}
     elif policy:
         run_policy.runtime["podGroupPolicy"] = {"coscheduling": {}}
     if queue and timeout:
-        text = "Volcano has no scheduling timeout"
-        run_policy.notes.append((f"{_SCHEDULING}.scheduleTimeoutSeconds", text, True))
+        run_policy.add_note(f"{_SCHEDULING}.scheduleTimeoutSeconds", "Volcano has no scheduling timeout")
     if policy.get("priorityClass"):
         run_policy.pod["priorityClassName"] = policy["priorityClass"]
     if policy.get("minAvailable") not in (None, nodes):
         text = f"all {nodes} nodes start together; a smaller number is not supported"
-        run_policy.notes.append((f"{_SCHEDULING}.minAvailable", text, True))
+        run_policy.add_note(f"{_SCHEDULING}.minAvailable", text)
     if policy.get("minResources"):
-        run_policy.notes.append((f"{_SCHEDULING}.minResources", "is now the sum of the resources of the nodes", True))
+        run_policy.add_note(f"{_SCHEDULING}.minResources", "is now the sum of the resources of the nodes")
 
 
 _PYTHON = re.compile(r"(.*/)?python[0-9.]*")

@@ -282,7 +282,7 @@ def check_initializers(runtime: Raw) -> Diagnostics:
                 f"mounts no volume named {VOLUME!r}: Trainer 2.3 refuses TrainJobs with this initializer; mount it"
             )
             yield build_warning("V7", job.pod_path, message)
-        elif not _has_initializer_volume(runtime, job):
+        elif not job.has_volume(VOLUME) and _find_claim(runtime) is None:
             yield build_error(
                 "V7",
                 job.pod_path,
@@ -360,10 +360,6 @@ def check_volume_claims(runtime: Raw) -> Diagnostics:
                 f"{_CLAIMS}[{name}].metadata.namespace",
                 "a claim has the namespace of its TrainJob; remove the field",
             )
-
-
-def _has_initializer_volume(runtime: Raw, job: ReplicatedJob) -> bool:
-    return job.has_volume(VOLUME) or _find_claim(runtime) is not None
 
 
 def _find_claim(runtime: Raw) -> Raw | None:

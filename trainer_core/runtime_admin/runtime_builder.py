@@ -20,29 +20,6 @@ from trainer_core.options.scheduling import VOLCANO_QUEUE
 from trainer_core.runtime_admin.accessors import API_VERSION, INITIALIZERS, VOLUME, list_replicated_jobs
 from trainer_core.secrets import SecretRef, redact
 
-__all__ = [
-    "BUILDERS",
-    "TORCHTUNE_MODELS",
-    "Coscheduling",
-    "InitializerParameters",
-    "MpiParameters",
-    "PodGroupPolicy",
-    "PodParameters",
-    "RuntimeParameters",
-    "StorageParameters",
-    "TorchtuneModel",
-    "Volcano",
-    "add_initializers",
-    "build_deepspeed_runtime",
-    "build_jax_runtime",
-    "build_mlx_runtime",
-    "build_mpi_runtime",
-    "build_plain_runtime",
-    "build_torch_runtime",
-    "build_torchtune_runtime",
-    "build_xgboost_runtime",
-]
-
 Manifest = dict[str, Any]
 
 _IMAGES = "ghcr.io/kubeflow/trainer"

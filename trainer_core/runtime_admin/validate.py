@@ -9,8 +9,6 @@ from trainer_core.runtime_admin import rules
 from trainer_core.runtime_admin.diagnostics import ERROR, Diagnostic, Diagnostics, build_error
 from trainer_core.runtime_admin.ml_policies import NEWEST, MlPolicyFields
 
-__all__ = ["check_types", "validate_runtime"]
-
 _RULES: tuple[Callable[[Mapping[str, Any]], Diagnostics], ...] = (
     rules.check_kind,
     rules.check_names,

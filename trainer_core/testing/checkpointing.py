@@ -24,8 +24,6 @@ from trainer_core.testing.training_functions import return_after_stop, save_chec
 if TYPE_CHECKING:
     from trainer_core.k8s.client import ApiClient
 
-__all__ = ["Checkpointing"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 #: Seconds to wait for a checkpoint; far more than needed.
 _TIMEOUT = 300.0

@@ -16,8 +16,6 @@ from trainer_core.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import raise_error, save_checkpoints
 
-__all__ = ["Debugging"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 
 _PROJECT = {

@@ -17,8 +17,6 @@ from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import end_slowly, raise_error, return_value, run_forever
 
-__all__ = ["ExactlyOnce"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 
 _TASK = Owner(key="dag/run/task", slug="train", generation="1")

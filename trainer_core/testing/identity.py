@@ -20,8 +20,6 @@ from trainer_core.testing.case import BackendCase, Contract, applies_to
 from trainer_core.testing.training_functions import return_env, return_value
 from trainer_core.trainers import CustomTrainer
 
-__all__ = ["Identity"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 
 

@@ -17,8 +17,6 @@ from trainer_core.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import read_files
 
-__all__ = ["Initializers"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 
 

@@ -18,8 +18,6 @@ from trainer_core.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to, wait_for_status, wait_until_suspended
 from trainer_core.testing.training_functions import return_value, run_forever
 
-__all__ = ["Lifecycle"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 
 

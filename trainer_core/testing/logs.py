@@ -20,8 +20,6 @@ from trainer_core.request import TrainJobRequest
 from trainer_core.testing.case import BackendCase, Contract, applies_to, wait_until_suspended
 from trainer_core.testing.training_functions import print_lines, return_value, run_forever, write_text
 
-__all__ = ["Logs"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 
 _LINES = 3000

@@ -15,8 +15,6 @@ from trainer_core.request import MoreMemory as Policy, Owner, TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import run_out_of_memory
 
-__all__ = ["MemoryOfAttempts"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 
 _TASK = Owner(key="dag/run/task", slug="train", generation="1")

@@ -15,8 +15,6 @@ from trainer_core.errors import UnsupportedError
 from trainer_core.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 
-__all__ = ["Projects"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 
 _FILES = {

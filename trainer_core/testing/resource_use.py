@@ -12,8 +12,6 @@ from trainer_core.resource_use import parse_resource_report, strip_resource_repo
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import return_value, wait_for_resource_report
 
-__all__ = ["ResourceReports"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 
 _OFTEN = {"TRAINJOB_RESOURCE_INTERVAL": "0.2"}

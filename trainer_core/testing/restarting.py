@@ -18,8 +18,6 @@ from trainer_core.restart_rules import RestartRules
 from trainer_core.testing.case import BackendCase, Contract, applies_to
 from trainer_core.testing.training_functions import exit_in_turn, exit_with
 
-__all__ = ["Restarting"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 
 _TASK = Owner(key="dag/run/task", slug="train", generation="1")

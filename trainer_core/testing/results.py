@@ -23,8 +23,6 @@ from trainer_core.testing.training_functions import (
     return_value,
 )
 
-__all__ = ["Results"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 
 

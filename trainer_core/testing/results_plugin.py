@@ -19,8 +19,6 @@ import pytest
 
 from trainer_core.testing.case import BackendCase
 
-__all__ = ["collect_tests", "get_facts", "pytest_addoption", "pytest_configure"]
-
 #: A parametrized test has the worst result of its runs.
 _WORST_FIRST = ("failed", "skipped", "passed")
 

@@ -16,8 +16,6 @@ from trainer_core.request import Owner, Reuse as Policy, TrainJobRequest
 from trainer_core.testing.case import BackendCase, Contract, applies_to
 from trainer_core.testing.training_functions import return_value
 
-__all__ = ["Reusing"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 
 _DAYS = Reuse("30d")

@@ -21,8 +21,6 @@ from trainer_core.testing.case import BackendCase, Contract, applies_to, count_n
 from trainer_core.testing.training_functions import report_loss, return_loss, wait_with_parameters
 from trainer_core.trainers import CustomTrainer
 
-__all__ = ["Searching"]
-
 #: What `RandomSearch(random_state=7)` draws from it, on every machine.
 _SPACE = {"rate": {"uniform": [0, 1]}, "batch": [16, 32]}
 _EXPECTED = [{"rate": 0.13245110711, "batch": 16}, {"rate": 0.874033335824, "batch": 16}]

@@ -17,8 +17,6 @@ from trainer_core.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import report_loss
 
-__all__ = ["EarlyStops"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 #: Seconds to wait for a report; far more than needed.
 _TIMEOUT = 300.0

@@ -15,8 +15,6 @@ from trainer_core.request import Owner, Stalled as Policy, TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import hang_once
 
-__all__ = ["Stalls"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 
 _TASK = Owner(key="dag/run/task", slug="train", generation="1")

@@ -2,28 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "end_slowly",
-    "exit_in_turn",
-    "exit_with",
-    "hang_once",
-    "print_lines",
-    "raise_error",
-    "read_files",
-    "report_progress",
-    "report_status",
-    "return_after_stop",
-    "return_env",
-    "return_object",
-    "return_rank",
-    "return_value",
-    "run_forever",
-    "run_out_of_memory",
-    "save_checkpoints",
-    "wait_for_resource_report",
-    "write_text",
-]
-
 
 def return_value(value=1):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 -- returns any value unchanged
     return value

@@ -49,8 +49,6 @@ from trainer_core.testing.case import BackendCase, Contract, applies_to
 from trainer_core.testing.training_functions import return_value
 from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
 
-__all__ = ["ALL_OPTIONS", "Validation"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 
 _SECRET = "hf_a-secret-token"  # noqa: S105 -- a fake token for the test of leaks

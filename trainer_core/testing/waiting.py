@@ -16,8 +16,6 @@ from trainer_core.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to, wait_for_status
 from trainer_core.testing.training_functions import raise_error, run_forever
 
-__all__ = ["Waiting"]
-
 BuildRequest = Callable[..., TrainJobRequest]
 
 

@@ -34,8 +34,6 @@ from trainer_core.tracking.model_registry import (
 )
 from trainer_core.tracking.server import MlflowServer
 
-__all__ = ["MlflowRegistry"]
-
 _JOB = "trainjob.version"
 _METRIC = "trainjob.metric"
 _MODE = "trainjob.mode"

@@ -122,17 +122,7 @@ class Candidate:
 
     @classmethod
     def from_outcome(cls, outcome: Outcome, metric: str, artifact: str, run_id: str | None = None) -> Candidate:
-        """Return the model of a TrainJob.
-
-        Args:
-            outcome: Outcome of the TrainJob.
-            metric: Name of the metric.
-            artifact: Name of the artifact that is the model.
-            run_id: Its MLflow run. None if it has none.
-
-        Raises:
-            InvalidRequestError: The job failed, or reported no such metric or artifact.
-        """
+        """Return the model of a TrainJob by its artifact and metric; refuse a failed job, or one without them."""
         name = outcome.job.name
         if not outcome.succeeded:
             raise InvalidRequestError(f"TrainJob {name!r} is Failed and has no model to promote")

@@ -532,11 +532,7 @@ def get_run_sender() -> RunSender:
     return RunSender()
 
 
-def _flush() -> None:
-    get_run_sender().flush(_EXIT_SECONDS)
-
-
-atexit.register(_flush)
+atexit.register(lambda: get_run_sender().flush(_EXIT_SECONDS))
 if hasattr(os, "register_at_fork"):
     # A child process has no threads of its parent.
     os.register_at_fork(after_in_child=get_run_sender.cache_clear)

@@ -128,6 +128,7 @@ function draw(job, act, attempts) {
   show($("#parameters"), job.parameters, () => parameters(job));
   show($("#result"), [job.metrics, job.artifacts], () => result(job));
   show($("#attempts"), [attempts, job.name], () => attempts.length > 1 && drawAttempts(job, attempts));
+  show($("#restarts"), job.restarts, () => job.restarts?.causes?.length > 0 && drawRestarts(job.restarts.causes));
   show($("#steps"), [job.steps, !ended(job) && Math.floor(Date.now() / 1000)], () => job.steps && steps(job));
   show($("#events"), job.events, () => job.events && events(job.events));
   $("#manifest").hidden = Boolean(job.unreachable);
@@ -194,6 +195,7 @@ function drawFacts(job) {
     ["Partition", job.partition && breakable(job.partition)],
     ["Runtime", job.runtime],
     ["Nodes", job.num_nodes && number(job.num_nodes)],
+    ["Restarts", job.restarts?.text],
     ["Created", moment(job.created, `${span(since(job.created))} ago`)],
     [ended(job) ? "Ran for" : "Running for", (ended(job) || job.status === "Running") && ran !== undefined && span(ran)],
     ["Assets", job.assets?.length > 0 && el("span", {}, ...job.assets.flatMap(({ id, name }, at) => [at > 0 && " · ", airflowLink(`assets/${id}`, name)]))],
@@ -277,6 +279,15 @@ function drawAttempts(job, rows) {
     ["Reason", (row) => row.reason && breakable(row.reason)],
   ], "Attempts", "cards"));
 }
+
+/** What ended each start before the last one, by the RestartPolicy of the job. */
+const drawRestarts = (causes) => titled("Restarts", table(causes, [
+  ["Cause", (row) => categories[row.category] ?? row.category, "name"],
+  ["Came to", (row) => (row.step === null ? undefined : `step ${number(row.step)}`), "number"],
+  ["Ran for", (row) => span(1000 * row.seconds), "number"],
+  ["Ended", (row) => row.at && moment(row.at, `${span(since(row.at))} ago`)],
+  ["Counted", (row) => (row.counted ? "yes" : "no")],
+], "Restarts", "cards"));
 
 function steps(job) {
   const begin = new Date(job.created);

@@ -46,7 +46,7 @@ from trainer_core.fetch.local_files import parse_local_path
 from trainer_core.jobs import Diagnosis, Event, ObjectiveReport, Observation, Progress, TrainJob, TrainJobRef
 from trainer_core.k8s.runtimes import dump_raw_runtime, parse_runtime
 from trainer_core.lifecycle import reuse
-from trainer_core.lifecycle.adoption import ExistingJob
+from trainer_core.lifecycle.adoption import ExistingJob, list_other_names
 from trainer_core.lifecycle.diagnosis import Facts
 from trainer_core.lifecycle.reuse import Versions
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
@@ -129,10 +129,7 @@ class ContainerBackend(Backend):
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
         owned = self._store.list_owner_jobs(request.owner.key) if request.owner else []
         existing = [observations.to_existing_job(job) for job in owned]
-        last_attempt = max((job.attempt for job in existing), default=-1)
-        # A job of another owner may have the name of the first or the next attempt.
-        attempt_names = {request.get_attempt_name(0), request.get_attempt_name(last_attempt + 1)}
-        for name in attempt_names - {job.name for job in existing}:
+        for name in list_other_names(request, existing):
             with suppress(JobNotFoundError):
                 existing.append(observations.to_existing_job(self._store.get_by_name(name)))
         return existing

@@ -1,8 +1,4 @@
-"""Copies a ``file://`` source into the data cache of this machine, in a thread.
-
-No container does the copying: a container engine may be able to read files that the user may not, and the copy would
-need an image.
-"""
+"""Copies a ``file://`` source into the data cache in a thread: a container would need an image and could read more."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from trainer_core.backends.container.engine import Engine
 from trainer_core.backends.container.timestamps import format_time
 from trainer_core.fetch import cache
 from trainer_core.fetch.local_files import LocalSource, parse_local_path
-from trainer_core.fetch.source import FetchError, NoProgress
+from trainer_core.fetch.source import FetchError, FetchProgress
 
 
 class CopyTask:
@@ -52,5 +48,5 @@ class CopyTask:
             source.stat()
             return source, "is mounted from"
         local_source = LocalSource(source, tuple(self._step["ignore_patterns"]))
-        path, fetched = cache.fetch_to_cache(local_source, paths.data_cache(role), NoProgress())
+        path, fetched = cache.fetch_to_cache(local_source, paths.data_cache(role), FetchProgress())
         return path, "fetched into" if fetched else "found in"

@@ -32,11 +32,7 @@ Frame: TypeAlias = tuple[int, bytes]
 
 
 class EngineRequestError(BackendUnavailableError):
-    """The engine refused a request.
-
-    Attributes:
-        reason: Error message of the engine, on one line.
-    """
+    """The engine refused a request; `reason` is its message, on one line."""
 
     def __init__(self, reason: str, address: str) -> None:
         super().__init__(f"container engine at {mask_credentials(address)} refused the request: {reason}")

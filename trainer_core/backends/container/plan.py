@@ -1,8 +1,4 @@
-"""Renders the plan of a container job from its request and runtime. Pure.
-
-The plan is complete except for values that are known only when a container is created: the volume between initializers
-and nodes has the job's uid in its name, and the path of a copied folder is known after the copy.
-"""
+"""Renders the plan of a container job; names with the uid and paths of copies follow at its creation. Pure."""
 
 from __future__ import annotations
 
@@ -234,10 +230,7 @@ def _rendezvous_variables(
 def _get_num_processes(
     trainer: TrainerRequest, policy: str | None, settings: Mapping[str, Any], runtime: Mapping[str, Any]
 ) -> int:
-    """Return the number of processes of a node: one for each GPU, else for torch one for each whole CPU, at least one.
-
-    Kubeflow Trainer computes ``PET_NPROC_PER_NODE`` in the same way for ``numProcPerNode: auto``.
-    """
+    """One process for each GPU, else for torch one for each whole CPU, at least one: as Trainer does for ``auto``."""
     if policy != "torch" and (trainer.num_proc_per_node or 1) > 1:
         raise UnsupportedError(
             f"runtime {runtimes.get_name(runtime)!r} starts one process on each node, not num_proc_per_node="

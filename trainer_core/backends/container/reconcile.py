@@ -1,8 +1,4 @@
-"""Decides the next action for a job from its state and the time. Pure.
-
-The supervisor calls `next_action` again and again and executes the result. No state is kept between two calls, so
-another supervisor can continue after one was killed.
-"""
+"""Decides the next action for a job from its state and the time alone, so that any supervisor can continue. Pure."""
 
 from __future__ import annotations
 

@@ -102,10 +102,7 @@ class JobStore:
         return f"{self.engine.hostname}/{self._get_or_create_engine_id()}"
 
     def _get_or_create_engine_id(self) -> str:
-        """Return the identity of the engine for the jobs of this namespace: each namespace has another one.
-
-        It is on a volume, because Podman reports another id to each request.
-        """
+        """Return the engine's identity for this namespace, from a volume: Podman reports another id to each request."""
         labels = {
             names.MANAGED_LABEL: "true",
             names.NAMESPACE_LABEL: self.namespace,

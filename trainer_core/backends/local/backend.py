@@ -44,7 +44,7 @@ from trainer_core.errors import (
     TrainerError,
 )
 from trainer_core.jobs import Diagnosis, Event, Observation, TrainJob, TrainJobRef
-from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
+from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob, list_other_names
 from trainer_core.lifecycle.reuse import Versions
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
 from trainer_core.packaging import serializer
@@ -126,10 +126,8 @@ class LocalProcessBackend(Backend):
         part = f"-{naming.hash_owner_key(request.owner.key)[:10]}" if request.owner and request.search else ""
         owned = self._state.list_owned_names(request.owner.key, part) if request.owner else []
         jobs = [job for name in owned if (job := self._read_existing_job(name)) is not None]
-        last_attempt = max((job.attempt for job in jobs), default=-1)
-        # A job of another owner may have the name of the first attempt, or of the next one.
-        names = {request.get_attempt_name(0), request.get_attempt_name(last_attempt + 1)} - {job.name for job in jobs}
-        return [*jobs, *(job for name in names if (job := self._read_existing_job(name)) is not None)]
+        others = map(self._read_existing_job, list_other_names(request, jobs))
+        return [*jobs, *(job for job in others if job is not None)]
 
     def _read_existing_job(self, name: str) -> ExistingJob | None:
         folder = self._state.job_folder(name)

@@ -1,8 +1,4 @@
-"""Virtual environments for ``packages_to_install``, built once for each list of packages and shared by jobs.
-
-An environment adds the packages to those of the interpreter that runs the backend. A marker file is written last; an
-environment without it is incomplete and is built again.
-"""
+"""Virtual environments for ``packages_to_install``, shared by jobs. A marker, written last, tells a complete one."""
 
 from __future__ import annotations
 
@@ -80,10 +76,7 @@ def remove_environments(environments: Path, in_use: Set[str], min_age: float) ->
 
 
 def _index_variables(index_urls: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that set the package indexes of pip and uv.
-
-    Variables instead of arguments: index URLs can contain passwords, and every user of the machine can read arguments.
-    """
+    """Set the package indexes in variables: index URLs can have passwords, and every user can read arguments."""
     uv_names = {"PIP_INDEX_URL": "UV_INDEX_URL", "PIP_EXTRA_INDEX_URL": "UV_EXTRA_INDEX_URL"}
     variables = {uv: env[pip] for pip, uv in uv_names.items() if pip in env and uv not in env}
     if "PIP_FIND_LINKS" in env and "UV_FIND_LINKS" not in env:

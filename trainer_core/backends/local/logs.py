@@ -1,7 +1,4 @@
-"""Reads the log of a step: all of it, while the job runs, or from a byte offset on.
-
-The processes of a step write its log themselves; `log_times` has when.
-"""
+"""Reads the log of a step, which its processes write themselves: all, while the job runs, or from a byte offset on."""
 
 from __future__ import annotations
 
@@ -29,10 +26,7 @@ _MAX_TAIL_BYTES = 1_048_576
 
 
 def read_lines(folder: JobFolder, ref: TrainJobRef, step: str, follow: bool) -> Iterator[str]:
-    """Yield each line of a log once, without its line end.
-
-    An unfinished last line is yielded when the job has ended. A very long line is yielded in pieces.
-    """
+    """Yield each line once: an unfinished last one when the job has ended, a very long one in pieces."""
     rest = b""
     at_end = not follow
     with ExitStack() as stack:

@@ -19,7 +19,7 @@ from trainer_core.errors import (
 from trainer_core.jobs import FAILED, Observation, Outcome, Step, TrainJob, TrainJobRef
 from trainer_core.lifecycle.restart_policy import AttemptRestarts
 from trainer_core.request import Metadata, TrainJobRequest
-from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
+from trainer_core.runtimes import Runtime, build_unknown_runtime
 
 
 class ChangedStatusError(BackendUnavailableError):
@@ -206,8 +206,7 @@ def _read_runtime(folder: JobFolder, name: str | None) -> Runtime:
     try:
         return runtimes.get_runtime(StateFolder(folder.path.parents[1]).runtimes, name or "python").to_public()
     except RuntimeNotFoundError:
-        trainer = RuntimeTrainer(trainer_type=TrainerType.CUSTOM_TRAINER, framework="unknown", image="unknown")
-        return Runtime(name=name or "unknown", trainer=trainer, kind=RuntimeKind.CLUSTER_TRAINING_RUNTIME)
+        return build_unknown_runtime(name)
 
 
 def _parse_time(text: str | None) -> datetime | None:

@@ -1,8 +1,4 @@
-"""Renders the plan of a local job from its request and runtime: processes, arguments and environment. Pure.
-
-The supervisor executes the plan as it is. Only the rendezvous port is chosen later, because it must be free at that
-moment.
-"""
+"""Renders the plan of a local job, complete but for the rendezvous port, which must be free at that moment. Pure."""
 
 from __future__ import annotations
 
@@ -144,10 +140,7 @@ def _render_node(
 
 
 def _default_num_processes(trainer: TrainerRequest) -> int:
-    """Return the number of torch processes of a node: one for each device, else one for each whole CPU, at least one.
-
-    Kubeflow Trainer computes ``PET_NPROC_PER_NODE`` in the same way for ``numProcPerNode: auto``.
-    """
+    """One torch process for each device, else for each whole CPU, at least one: as Trainer does for ``auto``."""
     device = resources.detect_device(trainer.resources_per_node or {})
     return max(1, int(resources.parse_quantity(device[1]))) if device else 1
 

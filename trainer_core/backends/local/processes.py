@@ -1,8 +1,4 @@
-"""Finds, measures and kills the processes of a job.
-
-They are found by an environment variable that each of them inherits: a child that left the session of its parent, or
-lost its parent, still has it.
-"""
+"""Finds, measures and kills the processes of a job, by an environment variable that all children inherit."""
 
 from __future__ import annotations
 
@@ -53,10 +49,7 @@ def signal_supervisor(pid: int, number: signal.Signals, is_alive: Callable[[], b
 
 
 def kill_job_processes(uids: Collection[str], proc: Path = _PROC) -> None:
-    """Kill every process of some jobs and wait until they have ended.
-
-    The search is repeated, because a process may start another one during the search.
-    """
+    """Kill every process of some jobs and wait for their end; search again, because one may start another meanwhile."""
     for _ in range(_MAX_ROUNDS):
         killed = []
         # Each is killed when it is found: later its process id may belong to another process.
@@ -85,10 +78,7 @@ def find_processes(uids: Collection[str], proc: Path = _PROC) -> Iterator[int]:
 
 
 def _read_environment(process: Path) -> list[bytes]:
-    """Return the environment of a process.
-
-    While a process begins another program, it has neither environment nor command line: wait for the end of `exec`.
-    """
+    """Return the environment of a process. One that begins another program has none for a moment: wait for it."""
     deadline, is_set_up = time.monotonic() + _EXEC_SECONDS, False
     while not (environment := (process / "environ").read_bytes()):
         (process / "exe").readlink()  # A zombie and a kernel thread have none.

@@ -637,10 +637,7 @@ def _ends_line(path: Path) -> bool:
 
 
 async def _terminate(process: asyncio.subprocess.Process, grace: float) -> None:
-    """Send SIGTERM to the process of a step, and SIGKILL to its group if it does not end within the grace period.
-
-    A rank that saves a checkpoint still needs its data workers, which are in its group.
-    """
+    """Send SIGTERM to a step's process, whose checkpoint may need its workers; after the grace SIGKILL to its group."""
     with suppress(ProcessLookupError):
         process.terminate()
     try:

@@ -1,7 +1,4 @@
-"""Runtimes of the local backend: files in the format of a ClusterTrainingRuntime.
-
-The package contains ``torch-distributed`` and ``python``. Files in ``<home>/runtimes`` take precedence.
-"""
+"""Runtimes of the local backend: ClusterTrainingRuntimes in ``<home>/runtimes``, then those of the package."""
 
 from __future__ import annotations
 

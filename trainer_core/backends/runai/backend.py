@@ -149,7 +149,7 @@ def _build_adapter_for_phases(phases: Phases) -> WorkloadAdapter:
         build_suspend_patch=lambda _, suspend: {"spec": {"active": {"value": not suspend}}},
         build_event_name_patterns=_build_event_name_patterns,
         parse_pod=parse.parse_pod,
-        is_job=_is_job,
+        is_job=lambda raw: not runtime_templates.is_template(raw),
     )
 
 
@@ -159,7 +159,3 @@ def _build_event_name_patterns(job: JobState) -> Mapping[str, re.Pattern[str]]:
         resources.PODS.kind: re.compile(rf"{name}-(\d+-\d+|(master|worker|launcher)(-[a-z0-9]+)*)"),
         **dict.fromkeys(_CHILD_KINDS, re.compile(name)),
     }
-
-
-def _is_job(raw: RawObject) -> bool:
-    return not runtime_templates.is_template(raw)

@@ -1,7 +1,4 @@
-"""Rendering of a TrainingWorkload or DistributedWorkload from a request and its runtime. Pure.
-
-`validation` has checked the request before; rendering only converts names, numbers and formats.
-"""
+"""Rendering of a TrainingWorkload or DistributedWorkload from a request that `validation` has checked. Pure."""
 
 from __future__ import annotations
 
@@ -130,10 +127,7 @@ def _set_active(request: TrainJobRequest, spec: TrainingWorkloadSpec) -> Trainin
 def _render_distributed_specs(
     request: TrainJobRequest, template: RuntimeTemplate, spec: TrainingWorkloadSpec
 ) -> dict[str, Any]:
-    """Render `spec` of the workers and `masterSpec`.
-
-    The master is the first node of a PyTorchJob, and the launcher of an MPIJob, which is not a node.
-    """
+    """Render `spec` of the workers and `masterSpec`: the first node of a PyTorchJob, the launcher of an MPIJob."""
     mpi = template.policy == "mpi"
     nodes = get_num_nodes(request)
     master = spec

@@ -190,10 +190,7 @@ def select_expired(raws: Sequence[RawObject], now: datetime) -> list[RawObject]:
 
 
 def delete_expired(api: ApiClient, writer: JobWriter, namespace: str, kinds: Iterable[ApiResource]) -> list[str]:
-    """Delete expired jobs of these kinds without waiting until they are gone; return their names.
-
-    A TrainJob has no `ttlSecondsAfterFinished`: `submit` calls this every ten minutes, and `trainjob reap`.
-    """
+    """Delete expired jobs without waiting; return their names. A TrainJob has no `ttlSecondsAfterFinished`."""
     selector = f"{labels.MANAGED_BY}={labels.MANAGER},{labels.DELETE_AFTER}"
     raws: list[RawObject] = []
     for kind in kinds:

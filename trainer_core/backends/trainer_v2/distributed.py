@@ -110,10 +110,7 @@ def _check_run_policy(policy: Mapping[str, Any]) -> None:
 
 
 def _check_mpi(request: TrainJobRequest, config: Distributed, runtime: str) -> None:
-    """Check the environment and resources: with MPI a TrainJob sets them only in the launcher container.
-
-    The environment reaches the nodes only if mpirun exports it, which it does for a CustomTrainer.
-    """
+    """With MPI a TrainJob sets them only in the launcher; mpirun exports the environment of a CustomTrainer."""
     if config.requests or config.limits:
         raise UnsupportedError(
             f"DistributedConfig requests and limits: runtime {runtime!r} would apply them only to the launcher; ask "

@@ -158,10 +158,7 @@ def _build_pod_patch(request: TrainJobRequest, runtime: Mapping[str, Any], schem
 
 
 def _build_grace(grace: int, runtime: Mapping[str, Any], job: str) -> dict[str, Any]:
-    """Build the change of `terminationGracePeriodSeconds`; empty where the pods of the runtime have the requested one.
-
-    Trainer before 2.3 has no field for it: `check_spec` refuses the change.
-    """
+    """Build the change of `terminationGracePeriodSeconds`, if any; Trainer before 2.3 has no field for it."""
     pod = runtimes.get_pod_spec(runtimes.find_replicated_job(runtime, job) or {})
     same = grace == pod.get("terminationGracePeriodSeconds", _DEFAULT_GRACE)
     return {} if same else {"terminationGracePeriodSeconds": grace}

@@ -1,8 +1,4 @@
-"""Compatibility with the Trainer version of a cluster (2.0 to 2.3 and later), derived from its TrainJob schema. Pure.
-
-No code here compares version numbers: the schema of TrainJob, from the CRD or from the OpenAPI v3 document of the API
-group, lists the fields and their limits.
-"""
+"""Compatibility with Trainer 2.0 to 2.3 and later, by the fields of a cluster's TrainJob schema, no version. Pure."""
 
 from __future__ import annotations
 

@@ -97,10 +97,7 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
         super().store_outcome(outcome)
 
     def _delete_running_pods(self, ref: TrainJobRef) -> None:
-        """Make the operator delete the running pods of a failed job, unless the job has a cleanPodPolicy.
-
-        The remaining nodes would otherwise wait for the failed one.
-        """
+        """Make the operator delete pods that wait for a failed one, unless a cleanPodPolicy is set."""
         with suppress(JobNotFoundError, ForbiddenError):
             raw = self._reader.get_object_by_ref(ref)
             policy = raw["spec"].get("runPolicy") or {}

@@ -1,7 +1,4 @@
-"""Rendering of a PyTorchJob from a request and its runtime. Pure.
-
-`validation` has checked the request before; rendering only converts names, numbers and formats.
-"""
+"""Rendering of a PyTorchJob from a request that `validation` has checked, and its runtime. Pure."""
 
 from __future__ import annotations
 
@@ -115,11 +112,7 @@ def _render_num_processes(request: TrainJobRequest, runtime: Mapping[str, Any], 
 def _render_pod_template(
     request: TrainJobRequest, runtime: Mapping[str, Any], config: TrainingOperatorBackendConfig
 ) -> dict[str, Any]:
-    """Render the pod template of all replicas.
-
-    It is merged from the template of the runtime, the patches, the initializers, the trainer and the
-    DistributedConfig; later ones take precedence.
-    """
+    """Render the pod template: runtime, patches, initializers, trainer, DistributedConfig; the later ones win."""
     job = runtimes.find_trainer_job(runtime) or {}
     pod: dict[str, Any] = copy.deepcopy(job["template"]["spec"]["template"])
     for patch in runtime_patches.list_pod_patches(request.patches, runtime):

@@ -1,8 +1,4 @@
-"""Runtimes of the Training Operator backend: YAML files, because the Training Operator has no runtime resource.
-
-The files have the format of a ClusterTrainingRuntime, so that the same runtime works on Kubeflow Trainer. The packaged
-runtimes are `torch-distributed` and `python`; runtimes of the configured folder take precedence.
-"""
+"""Runtimes of the Training Operator backend: files of ClusterTrainingRuntimes, as the operator has no runtimes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Validation of a request against its runtime and the Training Operator, before anything is created. Pure.
-
-It refuses what the operator would reject, drop silently, or fail to run.
-"""
+"""Validation of a request: what the Training Operator would reject, drop silently, or fail to run. Pure."""
 
 from __future__ import annotations
 

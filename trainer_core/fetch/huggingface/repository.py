@@ -116,7 +116,8 @@ class HuggingFaceSource(CacheableSource):
 
     def fetch_files(self, folder: Path, snapshot: Snapshot, progress: FetchProgress) -> None:
         """Download the missing files, several at a time; partial downloads are resumed."""
-        downloader = self._create_downloader(snapshot.identity.rpartition("@")[2])
+        location, commit = self._location, snapshot.identity.rpartition("@")[2]
+        downloader = FileDownloader(location.kind, location.repo, commit, self._endpoint, self._token)
         missing = list_incomplete(folder, snapshot.files)
         progress.advance(snapshot.size - sum(file.size for file in missing), len(snapshot.files) - len(missing))
         stop = threading.Event()
@@ -131,9 +132,6 @@ class HuggingFaceSource(CacheableSource):
 
         run_parallel(download, missing, _WORKERS)
         shutil.rmtree(folder / SCRATCH, ignore_errors=True)
-
-    def _create_downloader(self, commit: str) -> FileDownloader:
-        return FileDownloader(self._location.kind, self._location.repo, commit, self._endpoint, self._token)
 
     @property
     def _name(self) -> str:
@@ -168,8 +166,9 @@ class HuggingFaceSource(CacheableSource):
                 self._api.auth_check(repo, repo_type=kind)
             commit = str(info.sha)
             entries = self._api.list_repo_tree(repo, recursive=True, revision=commit, repo_type=kind)
+            files = [each for each in entries if isinstance(each, huggingface_hub.hf_api.RepoFile)]
             return commit, [
-                _build_file(entry) for entry in entries if isinstance(entry, huggingface_hub.hf_api.RepoFile)
+                SourceFile(each.path, each.size, each.lfs.sha256 if each.lfs else each.blob_id) for each in files
             ]
 
     def _list_library_cache(self) -> tuple[str, list[SourceFile]]:
@@ -191,10 +190,6 @@ class HuggingFaceSource(CacheableSource):
             ) from error
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         return folder.name, [_build_cached_file(path, folder) for path in paths]
-
-
-def _build_file(entry: huggingface_hub.hf_api.RepoFile) -> SourceFile:
-    return SourceFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else entry.blob_id)
 
 
 def _build_cached_file(path: Path, folder: Path) -> SourceFile:

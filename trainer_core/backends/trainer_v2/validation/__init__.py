@@ -24,8 +24,6 @@ from trainer_core.k8s.manifest_common import (
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.validation import check_reserved_env
 
-__all__ = ["check_request", "list_warnings"]
-
 _MAX_LABEL_LENGTH = 63
 #: Length of the suffix ``-xxxxx`` that the Job controller appends to the name of a pod.
 _POD_SUFFIX_LENGTH = 6

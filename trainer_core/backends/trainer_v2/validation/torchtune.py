@@ -24,9 +24,13 @@ _RUNTIME_ARGUMENTS = ("output_dir", "tokenizer.path", "checkpointer.checkpoint_d
 def check_recipe(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
     """Check that torchtune has a recipe for a request; other jobs are not checked."""
     trainer = request.trainer
-    if trainer is None or runtimes.get_ml_policy(runtime) != "torch" or not _runs_torchtune(trainer):
+    if trainer is None or runtimes.get_ml_policy(runtime) != "torch":
         return
-    model, args = _derive_model(runtimes.get_name(runtime)), _get_arguments(request, trainer)
+    if trainer.kind != "builtin" and trainer.command != _COMMAND:
+        return
+    is_builtin = trainer.kind == "builtin"
+    args = torchtune.recipe_arguments(trainer.config or {}) if is_builtin else list(trainer.args or ())
+    model = _derive_model(runtimes.get_name(runtime))
     if model not in _MODELS:
         raise UnsupportedError(
             f"runtime {runtimes.get_name(runtime)!r} has no torchtune recipe: the name must be one of "
@@ -47,17 +51,9 @@ def count_gpus(trainer: TrainerRequest, runtime: Mapping[str, Any]) -> int:
     return _count_gpu_amount(node.get("requests") or {}) or _count_gpu_amount(node.get("limits") or {})
 
 
-def _runs_torchtune(trainer: TrainerRequest) -> bool:
-    return trainer.kind == "builtin" or trainer.command == _COMMAND
-
-
 def _derive_model(runtime: str) -> str:
     parts = runtime.split("-")
     return f"{parts[1].replace('.', '_')}/{parts[2].upper()}" if len(parts) == 3 else ""
-
-
-def _get_arguments(request: TrainJobRequest, trainer: TrainerRequest) -> list[str]:
-    return torchtune.recipe_arguments(trainer.config or {}) if trainer.kind == "builtin" else list(trainer.args or ())
 
 
 def _check_arguments(args: list[str]) -> None:
@@ -72,7 +68,8 @@ def _check_nodes(model: str, nodes: int, args: list[str]) -> None:
             f"num_nodes must be 1 for {model}, got {nodes}: torchtune has no multi-node recipe "
             "for it; use more GPUs on one node"
         )
-    if nodes > 1 and (_is_lora(args) or _is_qlora(args)):
+    is_lora = any("model.lora_attn_modules" in arg for arg in args)
+    if nodes > 1 and (is_lora or _is_qlora(args)):
         raise UnsupportedError(
             f"num_nodes must be 1 with LoRA, got {nodes}: torchtune has no multi-node LoRA recipe; remove peft_config"
         )
@@ -87,10 +84,6 @@ def _check_qlora(model: str, trainer: TrainerRequest, runtime: Mapping[str, Any]
             f"quantize_base: QLoRA of {model} needs one GPU per node, got {count_gpus(trainer, runtime)}; "
             "set resources_per_node={'gpu': 1}"
         )
-
-
-def _is_lora(args: list[str]) -> bool:
-    return any("model.lora_attn_modules" in arg for arg in args)
 
 
 def _is_qlora(args: list[str]) -> bool:
