@@ -8,8 +8,6 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from airflow_provider import task_log
-from airflow_provider.hooks.trainjob import TrainJobHook
-from airflow_provider.trigger_event import JobEvent
 from trainer_core.jobs import TrainJobRef
 
 #: How long after the trigger's deadline Airflow itself ends the deferral.
@@ -24,6 +22,7 @@ def defer_task(
     *,
     store: Any = None,
     masked: Sequence[Sequence[str]] = (),
+    on_clear: str = "new",
 ) -> NoReturn:
     """Defer a task until its TrainJob or search has ended; ``execute_complete`` gets the event of the trigger."""
     # Importing Airflow's triggers is slow, and parsing a DAG file does not need them.
@@ -38,6 +37,7 @@ def defer_task(
         **task.hook.to_trigger_kwargs(),
         deadline=deadline,
         on_kill=task.on_kill_policy,
+        on_clear=on_clear,
         fail_fast=task.fail_fast,
         masked=masked,
         tracked_by={"mlflow_conn_id": task.mlflow_conn_id} if task.hook.client.runs.is_tracked(ref) else None,
@@ -47,11 +47,6 @@ def defer_task(
     timeout = None if deadline is None else timedelta(seconds=max(0.0, deadline - time.time())) + _GRACE
     task.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
     raise AssertionError("Airflow's defer() raises")
-
-
-def write_remaining_log(hook: TrainJobHook, event: JobEvent, log: Any, store: Any = None) -> bool:
-    """Write the lines of the job's log that the trigger did not write to the task's log."""
-    return task_log.forward_remaining_log(lambda: hook.client, event.job, log, store, event.log)
 
 
 def _compute_deadline(ti: Any, limit: timedelta | None) -> float | None:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer_core.jobs import TrainJobRef
-from trainer_core.secrets import redact
 
 _KEY = "trainjob_generation"
 
@@ -45,8 +44,12 @@ class TaskGeneration:
         return TrainJobRef.from_dict(self._saved["ref"]) if is_cleared else None
 
     def continue_cleared(self) -> None:
-        """Use the generation of the job before the clear, in all tries until the next clear."""
+        """Use the generation of the job before the clear, in all tries until the next clear.
+
+        Saved at once: if the worker is killed now, and the job completes meanwhile, the next try takes its result.
+        """
         self.value = self._saved["generation"]
+        self.save(TrainJobRef.from_dict(self._saved["ref"]), waits=self._saved["waits"])
 
     def save(self, ref: TrainJobRef, *, waits: bool) -> None:
         """Save the job, and whether this worker waits for it from now on."""
@@ -59,13 +62,6 @@ class TaskGeneration:
         if self._store is not None and saved != self._saved:
             self._saved = saved
             self._store.set(_KEY, saved)
-
-
-def check_on_clear(value: str) -> str:
-    """Return the value of `on_clear`."""
-    if value not in ("new", "ask"):
-        raise ValueError(f"on_clear must be 'new' or 'ask', got {redact(value)}")
-    return value
 
 
 def build_owner_key(ti: Any) -> str:

@@ -44,13 +44,14 @@ SEED, EACH = "1", 8
 #: Modules that decide, and their tests, the quickest and most specific first.
 MODULES = {
     "trainer_core/lifecycle/adoption.py": "unit/test_adoption.py",
-    "trainer_core/lifecycle/wait_state.py": "unit/test_wait_state.py",
+    "trainer_core/lifecycle/wait_state.py": "unit/test_wait_state.py cli/test_cli_output.py",
     "trainer_core/lifecycle/diagnosis.py": "unit/test_diagnosis.py",
     "trainer_core/lifecycle/restart_policy.py": "unit/test_restart_policy.py",
     "trainer_core/lifecycle/attempt_memory.py": "unit/test_attempt_memory.py",
     "trainer_core/lifecycle/next_attempt.py": "unit/test_attempts.py",
     "trainer_core/lifecycle/debugging.py": "unit/test_debugging.py",
-    "trainer_core/client/attempts.py": "unit/test_attempts.py",
+    "trainer_core/client/attempts.py": "unit/test_attempts.py kubernetes/test_k8s_restart_policy.py::"
+    "test_the_next_attempt_has_the_files_of_the_project_which_are_in_the_arguments_of_the_first",
     "trainer_core/restart_rules.py": "unit/test_restart_policy.py",
     "trainer_core/options/stalled.py": "unit/test_attendant.py unit/test_options.py",
     "trainer_core/options/more_memory.py": "unit/test_attempt_memory.py unit/test_options.py",
@@ -64,7 +65,7 @@ MODULES = {
     "trainer_core/search/space.py": "search/test_space_and_definition.py",
     "trainer_core/lifecycle/search.py": "unit/test_search_decisions.py search/test_driver.py",
     "trainer_core/lifecycle/early_stop.py": "unit/test_early_stop.py",
-    "trainer_core/search/driver.py": "search/test_driver.py tracking/test_search_runs.py",
+    "trainer_core/search/driver.py": "search/test_driver.py search/test_snapshot.py",
     "trainer_core/logs.py": "unit/test_logs.py unit/test_progress.py",
     "trainer_core/backends/polling_follower.py": "unit/test_polling_follower.py",
     "trainer_core/backends/local/observations.py": "local/test_job_observation.py local/test_damaged_files.py "
@@ -72,7 +73,7 @@ MODULES = {
     "trainer_core/backends/local/job_store.py": "local/test_job_store.py local/test_damaged_files.py "
     "local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py local/test_full_disk.py",
     "trainer_core/backends/local/runner.py": "local/test_local_logs.py local/test_supervisor.py "
-    "local/test_suspend_resume.py local/test_local_fetching.py local/test_local_checkpoints.py",
+    "local/test_suspend_resume.py local/test_local_fetching.py",
     "trainer_core/backends/container/outcome.py": "containers/test_container_observation.py "
     "containers/test_container_reconcile.py",
     "trainer_core/k8s/failure_facts.py": "kubernetes/test_k8s_failure_facts.py "
@@ -89,19 +90,18 @@ MODULES = {
     "trainer_core/k8s/reflector.py": "kubernetes/test_k8s_reflector.py kubernetes/test_k8s_cache.py "
     "kubernetes/test_k8s_informer.py",
     "trainer_core/k8s/informer.py": "kubernetes/test_k8s_informer.py",
-    "trainer_core/k8s/watched_jobs.py": "kubernetes/test_k8s_informer.py kubernetes/test_k8s_server_faults.py",
+    "trainer_core/k8s/watched_jobs.py": "kubernetes/test_k8s_informer.py kubernetes/test_k8s_cache.py",
     "trainer_core/node/checkpoint_folder.py": "unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_ranks.py": "unit/test_checkpoint_ranks.py unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_retention.py": "unit/test_checkpoints.py",
-    "trainer_core/node/checkpoint_saves.py": "unit/test_checkpoints.py fetch/test_s3_checkpoints.py",
-    "trainer_core/node/checkpoints.py": "unit/test_checkpoints.py fetch/test_s3_checkpoints.py",
+    "trainer_core/node/checkpoint_saves.py": "unit/test_checkpoints.py",
+    "trainer_core/node/checkpoints.py": "unit/test_checkpoints.py",
     "trainer_core/node/locks.py": "unit/test_locks.py",
     "trainer_core/node/termination.py": "unit/test_termination.py unit/test_bootstrap.py",
     "trainer_core/packaging/project.py": "unit/test_project_files.py unit/test_project_functions.py "
     "unit/test_project_imports.py",
     "trainer_core/tracking/model_registry.py": "tracking/test_model_registry.py",
-    "trainer_core/tracking/run.py": "tracking/test_run_writer.py tracking/test_late_runs.py tracking/test_binding.py "
-    "tracking/test_abandoned_runs.py tracking/test_tracked_runs.py",
+    "trainer_core/tracking/run.py": "tracking/test_run_writer.py tracking/test_late_runs.py tracking/test_binding.py",
     "trainer_core/fetch/s3/download.py": "fetch/test_fetch_s3.py fetch/test_fetch_s3_faults.py",
     "airflow_provider/operators/trainjob.py": "airflow/test_operator.py airflow/test_reused_results.py",
     "airflow_provider/trigger_event.py": "airflow/test_trigger.py",
@@ -382,6 +382,11 @@ def _run_ordered(tests: list[str], order: list[str]) -> int:
     return _run_pytest(tests, TEST_TIMEOUT, _Order(order))
 
 
+def _get_size(module: str) -> int:
+    """Return the bytes of the tests of a module."""
+    return sum((ROOT / "tests" / test.partition("::")[0]).stat().st_size for test in MODULES[module].split())
+
+
 def main() -> int:
     """Play the mutants of all modules, or of those named, and print what was noticed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -392,7 +397,7 @@ def main() -> int:
     arguments = parser.parse_args()
     chosen = [name for name in MODULES if any(part in name for part in arguments.modules or [""])]
     # Those with the longest tests first: one of them at the end would keep one process busy, and the others idle.
-    chosen.sort(key=lambda name: -sum((ROOT / "tests" / test).stat().st_size for test in MODULES[name].split()))
+    chosen.sort(key=_get_size, reverse=True)
     print(f"seed {arguments.seed}, {arguments.each} mutants of each module")
     print("seconds are of the processor: of the tests without a change, and of all mutants")
     print(f"{'module':48}{'mutants':>8}{'noticed':>8}{'tests, s':>9}{'all, s':>8}", flush=True)

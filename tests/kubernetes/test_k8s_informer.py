@@ -274,6 +274,17 @@ def test_the_watch_ends_after_the_last_subscription_is_closed(cluster, subscribe
     poll(lambda: not informer_threads() and cluster.watches == 0)
 
 
+def test_stopping_the_informers_of_a_server_ends_their_threads_with_open_subscriptions(cluster, subscribe, monkeypatch):
+    monkeypatch.setattr(informer, "_STOP_SECONDS", TIMEOUT)
+    until(subscribe("a", add_job(cluster)), bool)
+    (thread,) = informer_threads()
+
+    informer.stop_informers("http://127.0.0.1:1")
+    assert thread.is_alive()
+    informer.stop_informers(cluster.url)
+    assert not thread.is_alive()
+
+
 def test_an_informer_without_subscriptions_sends_no_request(cluster, connection):
     idle = informer.JobInformer(connection, TARGET, TIMINGS)
 

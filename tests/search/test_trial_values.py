@@ -46,7 +46,7 @@ def test_the_last_the_least_or_the_best_report_counts(
 @pytest.mark.parametrize(
     ("metrics", "reason"),
     [
-        ({}, "reported no loss"),
+        ({}, "reported no loss; return it, or call report_metrics()"),
         ({"train_loss": 1.0, "acc@1/top": 0.5}, "reported no loss, but: acc@1/top, train_loss"),
         ({"loss": float("nan")}, "reported no loss, but: loss nan"),
         ({"loss": float("-inf")}, "reported no loss, but: loss -inf"),

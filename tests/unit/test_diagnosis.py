@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from trainer_core.jobs import AttemptMemory, Category
-from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
+from trainer_core.jobs import AttemptMemory, Category, TrainJobRef
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
 
 
 def test_an_exception_is_a_user_error_and_not_retryable():
@@ -58,11 +58,17 @@ def test_a_step_that_saved_and_ended_for_its_peer_is_not_the_cause(peer, cause):
     assert diagnose(Facts(steps=[stopped, peer])).step == cause
 
 
-def test_a_killed_step_is_retryable():
-    diagnosis = diagnose(Facts(steps=[StepFacts("node-0", -9)]))
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (9, "it was killed by SIGKILL, not by this backend (often for lack of memory)"),
+        (15, "it was killed by SIGTERM, not by this backend"),
+    ],
+)
+def test_a_killed_step_is_retryable(number, reason):
+    diagnosis = diagnose(Facts(steps=[StepFacts("node-0", -number)]))
 
-    assert (diagnosis.category, diagnosis.retryable) == (Category.INFRASTRUCTURE, True)
-    assert "SIGKILL" in diagnosis.reason
+    assert (diagnosis.category, diagnosis.reason, diagnosis.retryable) == (Category.INFRASTRUCTURE, reason, True)
 
 
 def test_a_worker_that_torchrun_reports_as_killed_is_retryable():
@@ -299,3 +305,10 @@ def test_the_log_tail_ends_before_the_report_of_torchrun():
     step = StepFacts("node-0", 1, log_tail=["epoch 1", "the last of mine", *told])
 
     assert diagnose(Facts(steps=[step])).log_tail == ("epoch 1", "the last of mine")
+
+
+def test_the_outcome_of_a_failed_job_has_the_last_progress_in_its_log():
+    diagnosis = diagnose(Facts(steps=[StepFacts("node-0", 1, log_tail=['[trainjob:progress] {"checkpoint": 4}'])]))
+    outcome = build_failed_outcome(TrainJobRef("local", "/home", "job", "uid"), diagnosis)
+
+    assert (outcome.status, outcome.diagnosis, outcome.checkpoint) == ("Failed", diagnosis, 4)

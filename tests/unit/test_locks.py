@@ -32,6 +32,14 @@ def test_a_released_lock_is_free_although_a_forked_child_keeps_its_descriptor(pa
     os.close(copy)
 
 
+def test_a_released_lock_leaves_a_private_file_and_no_descriptor(path):
+    descriptor = locks.acquire(path, 0)
+    locks.release(descriptor)
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
 def test_only_an_exclusive_lock_counts_as_held_and_observers_hold_none(path):
     assert not locks.is_locked(path)
     shared = locks.acquire(path, 0, shared=True)

@@ -52,6 +52,7 @@ def rules(**settings):
         ({"exit_codes": {"1": "never"}, "free": ["UserCode"]}, BUG, "final"),
         ({"exit_codes": {137: "never"}}, replace(LOST, exit_code=137), "final"),
         ({"exit_codes": {137: "never"}}, replace(LOST, exit_code=-9), "final"),
+        ({"exit_codes": {129: "never"}}, replace(LOST, exit_code=-1), "final"),
         ({"exit_codes": {9: "never"}}, replace(LOST, exit_code=-9), "count"),
         ({"exit_codes": {255: "free"}}, replace(BUG, exit_code=255), "free"),
         ({"exit_codes": {255: "never"}}, replace(LOST, exit_code=0), "count"),
@@ -167,6 +168,12 @@ def test_an_outcome_has_the_restart_that_follows_and_the_request_of_the_next_att
     assert (last.diagnosis.retryable, is_final(request, last), last.restarts.total) == (False, True, 2)
     assert Outcome.from_json(last.to_json()) == last
     assert count_restart(last) == Restarts()
+
+
+def test_without_the_option_the_next_attempt_has_the_same_request():
+    request = TrainJobRequest.parse({"name": "job"})
+    assert build_next_request(request, None) == request
+    assert is_final(request, end()) is False
 
 
 def test_progress_is_a_checkpoint_where_there_are_checkpoints():

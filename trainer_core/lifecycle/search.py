@@ -234,7 +234,8 @@ def judge(
             return Ending("Complete", False, replace(line, value=value))
         found = ", ".join(sorted(outcome.metrics)) if value is None else f"{objective.metric} {value}"
         note = f" ({outcome.result_note})" if outcome.result_note else ""  # It names numbers that are not finite.
-        reason = shorten(f"reported no {objective.metric}{f', but: {found}' if found else ''}{note}", _MAX_REASON)
+        hint = f", but: {found}" if found else "; return it, or call report_metrics()"
+        reason = shorten(f"reported no {objective.metric}{hint}{note}", _MAX_REASON)
         return Ending("Failed", False, replace(line, state="Failed", category=_NO_OBJECTIVE, reason=reason))
     if diagnosis is None:
         return Ending("Lost", False, replace(line, state="Lost"))
