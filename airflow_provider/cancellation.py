@@ -17,6 +17,8 @@ POLICIES = ("cancel", "keep")
 Result = Literal["cancelled", "kept", "unknown"]
 #: States of a task that was neither ended nor cleared: its current or next try waits for the TrainJob.
 _WANTED_STATES = frozenset(("running", "deferred", "up_for_retry", "up_for_reschedule", "scheduled", "queued"))
+#: States of a task that has ended or was deleted.
+ENDED_STATES = frozenset(("success", "failed", "skipped", "upstream_failed", "removed"))
 #: Airflow sends SIGKILL five seconds after SIGTERM.
 _SIGNAL_HANDLER_SECONDS = 4.0
 #: How long the thread repeats a cancellation, while the process lives, and after how many seconds.
@@ -117,7 +119,7 @@ def is_wanted_after_signal(ti: Any, log: Any) -> bool:
 
 
 def get_task_state(ti: Any, reader: Any = None) -> str | None:
-    """Return the current state of a task instance; None if it has none. Calls Airflow's supervisor."""
+    """Return the state of a task instance: None if it was cleared, ``removed`` if it is gone. Calls the supervisor."""
     if reader is None:
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
@@ -130,5 +132,5 @@ def get_task_state(ti: Any, reader: Any = None) -> str | None:
         map_index=ti.map_index if mapped else None,
     )
     key = f"{ti.task_id}_{ti.map_index}" if mapped else ti.task_id
-    state = (states.get(ti.run_id) or {}).get(key)
+    state = (states.get(ti.run_id) or {}).get(key, "removed")
     return None if state is None else str(getattr(state, "value", state))

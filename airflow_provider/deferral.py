@@ -24,6 +24,7 @@ def defer_task(
     *,
     store: Any = None,
     masked: Sequence[Sequence[str]] = (),
+    on_clear: str = "new",
 ) -> NoReturn:
     """Defer a task until its TrainJob or search has ended; ``execute_complete`` gets the event of the trigger."""
     # Importing Airflow's triggers is slow, and parsing a DAG file does not need them.
@@ -38,6 +39,7 @@ def defer_task(
         **task.hook.to_trigger_kwargs(),
         deadline=deadline,
         on_kill=task.on_kill_policy,
+        on_clear=on_clear,
         fail_fast=task.fail_fast,
         masked=masked,
         tracked_by={"mlflow_conn_id": task.mlflow_conn_id} if task.hook.client.runs.is_tracked(ref) else None,

@@ -45,8 +45,12 @@ class TaskGeneration:
         return TrainJobRef.from_dict(self._saved["ref"]) if is_cleared else None
 
     def continue_cleared(self) -> None:
-        """Use the generation of the job before the clear, in all tries until the next clear."""
+        """Use the generation of the job before the clear, in all tries until the next clear.
+
+        Saved at once: if the worker is killed now, and the job completes meanwhile, the next try takes its result.
+        """
         self.value = self._saved["generation"]
+        self.save(TrainJobRef.from_dict(self._saved["ref"]), waits=self._saved["waits"])
 
     def save(self, ref: TrainJobRef, *, waits: bool) -> None:
         """Save the job, and whether this worker waits for it from now on."""

@@ -487,7 +487,15 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         if self.deferrable and not self._saved_ref.waits_in_worker(ref):
             masked = connection_secrets.list_connection_fields(self.secrets, self.spec)
             self._generation.save(ref, waits=False)
-            deferral.defer_task(self, ti, self._ref_data, self.execution_timeout, store=self._task_store, masked=masked)
+            deferral.defer_task(
+                self,
+                ti,
+                self._ref_data,
+                self.execution_timeout,
+                store=self._task_store,
+                masked=masked,
+                on_clear=self.on_clear,
+            )
 
     def _write_log(self, ref: TrainJobRef) -> bool:
         """Write the log of an ended job, and return whether all of it is written."""

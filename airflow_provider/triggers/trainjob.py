@@ -69,6 +69,8 @@ class TrainJobTrigger(BaseTrigger):
             moves to another triggerer. Default: None, never.
         on_kill: What happens to the job when a user ends the task, or the deadline passes: ``cancel`` (default) or
             ``keep``.
+        on_clear: What happens to the job when a user clears the task: ``new`` (default): it is cancelled, unless the
+            new try is deferred already; ``ask``: it is kept, because the new try may continue with it.
         fail_fast: True (default): fail and cancel a job that cannot start or recover. False: wait until the backend
             itself reports the job as failed.
         masked: Fields of connections to mask in the log, as pairs of connection id and field:
@@ -86,6 +88,7 @@ class TrainJobTrigger(BaseTrigger):
         trainjob_conn_id: str | None = None,
         deadline: float | None = None,
         on_kill: str = "cancel",
+        on_clear: str = "new",
         fail_fast: bool = True,
         masked: Sequence[Sequence[str]] = (),
         tracked_by: dict[str, Any] | None = None,
@@ -97,6 +100,7 @@ class TrainJobTrigger(BaseTrigger):
         self.trainjob_conn_id = trainjob_conn_id
         self.deadline = deadline
         self.on_kill_policy = on_kill
+        self.on_clear = on_clear
         self.fail_fast = fail_fast
         self.masked = [list(each) for each in masked]
         self.tracked_by = tracked_by
@@ -111,6 +115,7 @@ class TrainJobTrigger(BaseTrigger):
             "trainjob_conn_id": self.trainjob_conn_id,
             "deadline": self.deadline,
             "on_kill": self.on_kill_policy,
+            "on_clear": self.on_clear,
             "fail_fast": self.fail_fast,
             "masked": self.masked,
             "tracked_by": self.tracked_by,
@@ -131,7 +136,8 @@ class TrainJobTrigger(BaseTrigger):
         Airflow also calls this method when the trigger moves to another triggerer; only the task's state distinguishes
         the cases. A task in state ``deferred`` was moved, or was cleared and its new try already waits for the job. If
         the state cannot be read, the job is kept: cancelling a wanted job is the worse error, and the next try of a
-        cleared task cancels the job anyway.
+        cleared task decides about the job anyway. With ``on_clear="ask"`` it may continue with the job, and may do so
+        already, so then only a task that has ended or was deleted has its job cancelled.
 
         While a trigger is being cancelled, the triggerer cancels its task again about every second, and reading a state
         can take longer: at the first request in a triggerer's life its supervisor creates Airflow's execution API, with
@@ -140,13 +146,13 @@ class TrainJobTrigger(BaseTrigger):
         """
         if self._fired or self.on_kill_policy != "cancel":
             return
-        cancelling = asyncio.create_task(self._cancel_unless_deferred())
+        cancelling = asyncio.create_task(self._cancel_unless_wanted())
         _cancellations.add(cancelling)
         cancelling.add_done_callback(_cancellations.discard)
         await asyncio.shield(cancelling)
 
-    async def _cancel_unless_deferred(self) -> None:
-        if await self._is_deferred():
+    async def _cancel_unless_wanted(self) -> None:
+        if await self._is_wanted():
             return
         self.log.info("Task is no longer deferred; cancelling TrainJob %s", self.ref.get("name"))
         if await self._cancel(_CANCEL_SECONDS):
@@ -258,7 +264,7 @@ class TrainJobTrigger(BaseTrigger):
         await asyncio.to_thread(pending_cancellations.remove, self.ref)
         return True
 
-    async def _is_deferred(self) -> bool:
+    async def _is_wanted(self) -> bool:
         ti = self.task_instance
         if ti is None:
             return False
@@ -272,7 +278,7 @@ class TrainJobTrigger(BaseTrigger):
         except Exception as error:  # noqa: BLE001 -- any error of Airflow means that the state is unknown
             self.log.warning("TrainJob %s: kept, because the task's state cannot be read: %s", self.ref["name"], error)
             return True
-        return state == "deferred"
+        return state == "deferred" or (self.on_clear == "ask" and state not in cancellation.ENDED_STATES)
 
 
 def _compute_wait(state: wait_state.WaitState, reporter: LogReporter) -> float:

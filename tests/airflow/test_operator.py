@@ -172,13 +172,14 @@ def test_a_missing_dataset_is_refused_before_anything_is_created(home, client, t
 
 def test_the_trigger_has_plain_data_and_a_fixed_deadline(waiting):
     ti = StandInTaskInstance()
-    operator = waiting(deferrable=True, execution_timeout=datetime.timedelta(hours=1))
+    operator = waiting(deferrable=True, on_clear="ask", execution_timeout=datetime.timedelta(hours=1))
     with pytest.raises(TaskDeferred) as caught:
         operator.execute({"ti": ti})
     _, stored = caught.value.trigger.serialize()
     assert stored["ref"] == ti.xcoms["ref"]
     assert stored["deadline"] == ti.start_date.timestamp() + 3600
     assert stored["backend"] == "local"
+    assert stored["on_clear"] == "ask"
     assert caught.value.method_name == "execute_complete"
     assert caught.value.timeout > datetime.timedelta(hours=1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider.task_owner import TaskGeneration
 from airflow_provider.task_store import SavedRef
 from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core.jobs import TrainJobRef
@@ -116,3 +117,15 @@ def test_without_a_storage_a_try_knows_its_own_job_only():
     saved.withdraw()
 
     assert (own, saved.ref, SavedRef(None, StandInTaskInstance()).ref) == (REF, None, None)
+
+
+def test_a_clear_that_continues_holds_although_the_worker_is_killed_before_it_submits(store):
+    def start(max_tries):
+        return TaskGeneration(store, StandInTaskInstance(max_tries=max_tries))
+
+    start(1).save(REF, waits=True)
+    start(3).continue_cleared()
+
+    again = start(3)
+    assert (again.value, again.cleared_job) == ("1", None)
+    assert start(5).cleared_job == REF

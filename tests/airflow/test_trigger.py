@@ -89,6 +89,7 @@ def test_a_trigger_can_be_recreated_from_its_serialized_form():
         "trainjob_conn_id": "cluster",
         "deadline": 5.0,
         "on_kill": "keep",
+        "on_clear": "ask",
         "fail_fast": False,
         "masked": [["hf_default", "password"]],
         "tracked_by": {"mlflow_conn_id": None},

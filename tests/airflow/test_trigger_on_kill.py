@@ -89,9 +89,22 @@ async def test_ending_the_task_cancels_the_job(running, client, state):
     assert client.get_job_outcome(running).diagnosis.reason == "it was cancelled"
 
 
-async def test_the_job_of_a_deleted_task_is_cancelled(running, client):
-    await killed(running, {})
+@pytest.mark.parametrize("on_clear", ["new", "ask"])
+async def test_the_job_of_a_deleted_task_is_cancelled(running, client, on_clear):
+    await killed(running, {}, on_clear=on_clear)
     assert client.get_job_outcome(running).status == "Failed"
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "skipped", "upstream_failed", "removed"])
+async def test_ending_a_task_that_asks_cancels_the_job(running, client, state):
+    await killed(running, {"run": {"train": state}}, on_clear="ask")
+    assert client.get_job_outcome(running).diagnosis.reason == "it was cancelled"
+
+
+@pytest.mark.parametrize("state", [None, "scheduled", "queued", "running", "deferred", "up_for_retry"])
+async def test_clearing_a_task_that_asks_leaves_the_job_to_its_next_try(running, client, state):
+    await killed(running, {"run": {"train": state}}, on_clear="ask")
+    assert client.observe(running).outcome is None
 
 
 async def test_a_trigger_that_moves_to_another_triggerer_keeps_the_job(running, client):

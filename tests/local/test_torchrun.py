@@ -161,21 +161,23 @@ def test_concurrent_reservations_return_different_ports(tmp_path):
         assert len(set(taken)) == 100
 
 
-def test_a_port_in_use_is_not_reserved(tmp_path, monkeypatch):
-    with socket.socket() as busy, socket.socket() as probe:
-        busy.bind(("127.0.0.1", 0))
-        busy.listen()
-        probe.bind(("127.0.0.1", 0))
-        free = probe.getsockname()[1]
-        probe.close()
+@pytest.fixture
+def free_port(tmp_path):
+    """A port that is free, and that the system gives to no program that asks for any port."""
+    with runner.reserve_port(tmp_path) as port:
+        pass
+    return port
+
+
+def test_a_port_in_use_is_not_reserved(tmp_path, monkeypatch, free_port):
+    with socket.create_server(("127.0.0.1", 0)) as busy:
         # The choice is limited to these two ports.
-        monkeypatch.setattr(runner.random, "sample", lambda *_: [busy.getsockname()[1], free])
+        monkeypatch.setattr(runner.random, "sample", lambda *_: [busy.getsockname()[1], free_port])
         with runner.reserve_port(tmp_path) as port:
-            assert port == free
+            assert port == free_port
 
 
-def test_a_port_can_be_reserved_again_after_its_release(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner.random, "sample", lambda *_: [21_987])
-    for _ in range(2):
-        with runner.reserve_port(tmp_path) as port:
-            assert port == 21_987
+def test_a_port_can_be_reserved_again_after_its_release(tmp_path, monkeypatch, free_port):
+    monkeypatch.setattr(runner.random, "sample", lambda *_: [free_port])
+    with runner.reserve_port(tmp_path) as port:
+        assert port == free_port

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import threading
 import time
 
@@ -624,8 +623,7 @@ def test_a_server_that_is_gone_fails_no_job_and_the_next_look_ends_the_run(
 
 
 def test_a_server_that_is_away_is_reported_once_and_costs_the_end_of_a_job_no_time(client, experiment, caplog):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        uri = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    uri = "http://127.0.0.1:9"  # No server of another test can get this port.
     client.runs.server = MlflowServer(uri, experiment=experiment)
     ref = client.submit(client.build_request(runtime="python", trainer=CustomTrainer(succeed)))
     untracked = TrainerClient(client.config)
@@ -637,7 +635,7 @@ def test_a_server_that_is_away_is_reported_once_and_costs_the_end_of_a_job_no_ti
     (warning,) = [each.message for each in caplog.records if each.levelname == "WARNING"]
     assert uri in warning
     assert f"`trainjob wait {ref.name}` or `trainjob reap` completes it" in warning
-    assert seconds < 5  # 20 s, if the end were tried again or reported twice.
+    assert seconds < 15  # 20 s, if the end were tried again or reported twice.
 
 
 @pytest.mark.parametrize(

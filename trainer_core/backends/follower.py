@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any
 
 from trainer_core.change_event import ChangeEvent
 from trainer_core.jobs import Observation, TrainJob
 from trainer_core.logs import MAX_LOG_LINES, LogChunk
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
-
-class Follower(ABC):
+class Follower(AbstractContextManager["Follower"]):
     """Observes one TrainJob repeatedly. A context manager; `close` releases its resources."""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

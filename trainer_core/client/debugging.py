@@ -117,7 +117,12 @@ def debug(backend: Backend, ref: TrainJobRef, options: DebugOptions, home: Path)
         if options.from_checkpoint is not False:
             asked = None if options.from_checkpoint is True else options.from_checkpoint
             place = debug_request.get_checkpoint_folder(folder, job.name)
-            step = saved_checkpoints.copy_of_job(backend, ref, asked, place)
+            try:
+                step = saved_checkpoints.copy_of_job(backend, ref, asked, place)
+            except UnsupportedError as error:
+                raise UnsupportedError(
+                    f"{error}; leave out from_checkpoint (--from-checkpoint) to debug from the beginning"
+                ) from None
         stack.enter_context(_set_environment(request, options.env or {}))
         here = debug_request.build_request(
             request,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from trainer_core.k8s.watched_jobs import Subscription
 from trainer_core.logs import select_steps
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from trainer_core.jobs import TrainJobRef
 
 #: Seconds to wait for the informer's first list before the job is read directly.
@@ -28,7 +27,7 @@ _MAX_SILENCE_SECONDS = 5.0
 _ENDED = (COMPLETE, FAILED)
 
 
-class JobFeed:
+class JobFeed(AbstractContextManager["JobFeed"]):
     """The state of one job, and its `pods` as of the last `read`, without requests while the watch works."""
 
     def __init__(self, reader: JobReader, ref: TrainJobRef, subscribe: Callable[[], Subscription] | None) -> None:
@@ -40,9 +39,6 @@ class JobFeed:
         self._is_watched = False
         if self._subscription:
             self._subscription.wait(_FIRST_LIST_SECONDS)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -33,8 +33,7 @@ from trainer_core.testing.resource_use import ResourceReports
 from trainer_core.testing.restarting import Restarting
 from trainer_core.testing.results import Results
 from trainer_core.testing.reusing import Reusing
-from trainer_core.testing.searching import Searching
-from trainer_core.testing.searching_stops import EarlyStops
+from trainer_core.testing.searching import EarlyStops, Searching
 from trainer_core.testing.stalls import Stalls
 from trainer_core.testing.validation import Validation
 from trainer_core.testing.waiting import Waiting

@@ -63,7 +63,7 @@ class Debugging(Contract):
         self, client: TrainerClient, build_request: BuildRequest
     ) -> None:
         _fail_at_step_10(client, build_request)
-        with pytest.raises(UnsupportedError, match="can only be read by nodes that mount it"):
+        with pytest.raises(UnsupportedError, match=r"by nodes that mount it; .*; leave out from_checkpoint"):
             client.debug("job", pdb=False, from_checkpoint=True)
 
     @applies_to(is_visible_to_other_clients=True)

@@ -1,9 +1,12 @@
-"""Contract of hyperparameter searches: the same trials, limits and results on every backend."""
+"""Contract of hyperparameter searches: the same trials, values at rungs, limits and results on every backend."""
 
 # ruff: noqa: S101 -- tests use assert, and their names describe them
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,15 +15,19 @@ import pytest
 
 from trainer_core.client import TrainerClient
 from trainer_core.errors import ConflictError
-from trainer_core.node.env import RESOURCE_INTERVAL
+from trainer_core.jobs import Category, Diagnosis, ObjectiveReport
+from trainer_core.node import env
 from trainer_core.options import Checkpoints, Name
-from trainer_core.request import Owner
+from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.search.definition import Asha, GridSearch, Objective, RandomSearch, SearchDefinition, TrialConfig
 from trainer_core.template import TrainJobTemplate
 from trainer_core.testing.case import BackendCase, Contract, applies_to, count_nodes
 from trainer_core.testing.training_functions import report_loss, return_loss, wait_with_parameters
 from trainer_core.trainers import CustomTrainer
 
+BuildRequest = Callable[..., TrainJobRequest]
+#: Seconds to wait for a report; far more than needed.
+_TIMEOUT = 300.0
 #: What `RandomSearch(random_state=7)` draws from it, on every machine.
 _SPACE = {"rate": {"uniform": [0, 1]}, "batch": [16, 32]}
 _EXPECTED = [{"rate": 0.13245110711, "batch": 16}, {"rate": 0.874033335824, "batch": 16}]
@@ -161,10 +168,63 @@ class Searching(Contract):
         self, case: BackendCase, func: object, args: dict[str, int] | None = None, nodes: int = 1
     ) -> TrainJobTemplate:
         fields = {"func": func, "func_args": args, "num_nodes": nodes, "image": case.image}
-        trainer = CustomTrainer(env={RESOURCE_INTERVAL: "3600"}, **fields)  # type: ignore[arg-type]
+        trainer = CustomTrainer(env={env.RESOURCE_INTERVAL: "3600"}, **fields)  # type: ignore[arg-type]
         return TrainJobTemplate(trainer, case.runtime)
 
     def _list_names(self, client: TrainerClient, name: str) -> list[str]:
         """Return the names of the trials' jobs."""
         jobs = client.backend.list_search_jobs(f"search/{name}", ())
         return sorted(found for found, job in jobs.items() if job and job[1].search and job[1].search.kind == "run")
+
+
+def _build_settings(until: int | None = None) -> dict[str, str]:
+    """Return the variable that tells nodes the objective, with rungs at steps 1, 3 and 9."""
+    settings = {"metric": "val_loss", "best": "min", "value": "last", "at": [1, 3, 9], "until": until, "trial": 0}
+    return {env.OBJECTIVE: json.dumps(settings)}
+
+
+def _list_rungs(objective: ObjectiveReport | None) -> list[tuple[Any, ...]]:
+    assert objective is not None
+    return [rung[:3] for rung in objective.rungs]
+
+
+class EarlyStops(Contract):
+    """The values of a trial at rungs are known while it runs, and of each trial that has ended."""
+
+    def test_rungs_between_two_lines_of_progress_are_in_the_outcome(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        outcome = client.wait(client.submit(build_request(report_loss, {"steps": 4}, env=_build_settings())))
+        assert _list_rungs(outcome.objective) == [(0, 1, 1.0), (1, 3, 1 / 3)]
+        assert outcome.objective is not None
+        assert (outcome.objective.value, outcome.objective.step, outcome.objective.best) == (0.25, 4, 0.25)
+        assert (outcome.status, outcome.paused_at) == ("Complete", None)
+
+    @applies_to(runs_in_background=True)
+    def test_a_trial_pauses_at_its_rung_with_a_checkpoint_and_is_complete(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        request = build_request(report_loss, {"steps": 30}, env=_build_settings(until=3), options=[Checkpoints()])
+        outcome = client.wait(client.submit(request))
+        assert (outcome.status, outcome.paused_at, outcome.checkpoint, outcome.result) == ("Complete", 3, 3, None)
+        assert _list_rungs(outcome.objective) == [(0, 1, 1.0), (1, 3, 1 / 3)]
+
+    @applies_to(runs_in_background=True)
+    def test_a_trial_that_is_stopped_early_keeps_its_reason_and_its_values(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        # It reports one step, and waits for SIGTERM before the second one.
+        request = build_request(report_loss, {"steps": 2, "wait_at": 2}, env=_build_settings(), options=[Checkpoints()])
+        ref = client.submit(request)
+        end = time.monotonic() + _TIMEOUT
+        while (progress := client.observe(ref).progress) is None or progress.objective is None:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert _list_rungs(progress.objective) == [(0, 1, 1.0)]
+
+        reason = "val_loss 1 at step 1 is not the best of 2: 0.5"
+        diagnosis = Diagnosis(category=Category.STOPPED_EARLY, reason=reason, objective=progress.objective)
+        client.backend.cancel(ref, diagnosis)
+        outcome = client.wait(ref)
+        assert (outcome.status, outcome.diagnosis) == ("Failed", diagnosis)
+        assert client.get_job("job").reason == f"StoppedEarly: {reason}"

@@ -12,12 +12,12 @@ import math
 import re
 import shutil
 import uuid
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from trainer_core import naming, validation
@@ -25,9 +25,6 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.jobs import Outcome
 from trainer_core.node import locks
 from trainer_core.secrets import redact
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = [
     "CHAMPION",
@@ -167,16 +164,13 @@ class Comparison:
             )
 
 
-class ModelRegistry(ABC):
+class ModelRegistry(AbstractContextManager["ModelRegistry"]):
     """Versions of models, and aliases that name the best ones. A context manager; `close` closes its connection."""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:  # noqa: B027 -- a folder has no connection
+    def close(self) -> None:
         """Close the connection. The next call opens another one."""
 
     def promote(
@@ -285,7 +279,7 @@ class ModelRegistry(ABC):
             InvalidRequestError: The model has no such version.
         """
 
-    def repair(self, model: str, alias: str = CHAMPION) -> None:  # noqa: B027 -- a folder is changed under a lock
+    def repair(self, model: str, alias: str = CHAMPION) -> None:
         """Move the alias to the best version, after a promoter was killed and its task will not be repeated.
 
         Args:
