@@ -30,7 +30,7 @@ install: .venv/.done/dev ## install everything a developer needs into .venv
 
 install-mlflow: .venv-mlflow/.done/mlflow ## install the MLflow server that the tests of tracking run against into .venv-mlflow
 
-test: .venv/.done/dev ## run the tests that need ten minutes on two cores: all but those marked slow
+test: .venv/.done/dev ## run the tests that are not marked slow
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow" $(ARGS)
 
 test-all: .venv/.done/dev ## run every test, as CI does

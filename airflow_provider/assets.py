@@ -12,8 +12,8 @@ from typing import Any, Literal
 from airflow.sdk import Asset, get_current_context
 from airflow.sdk.definitions.asset import Model
 
+from trainer_core import validation
 from trainer_core.jobs import Outcome
-from trainer_core.secrets import redact
 
 __all__ = [
     "ModelAsset",
@@ -64,8 +64,7 @@ class ModelAsset(Model):
         mode: Literal["max", "min"] = "max",
         **kwargs: Any,
     ) -> None:
-        if mode not in ("max", "min"):
-            raise ValueError(f"ModelAsset {name!r}: mode must be 'max' or 'min', got {redact(mode)}")
+        validation.check_one_of(f"ModelAsset {name!r}: mode", mode, ("max", "min"))
         super().__init__(name, uri or f"trainjob://models/{name}", **kwargs)
         self.artifact = artifact
         self.metric = metric

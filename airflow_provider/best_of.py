@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from airflow.sdk import XComArg, task
 
+from trainer_core import validation
 from trainer_core.jobs import extract_metrics
 from trainer_core.secrets import redact
 
@@ -35,8 +36,7 @@ def best_of(results: Any, *, metric: str, mode: Literal["max", "min"] = "max") -
     Raises:
         ValueError: No result has the metric, or `mode` is invalid.
     """
-    if mode not in _MODES:
-        raise ValueError(f"mode must be 'max' or 'min', got {redact(mode)}")
+    validation.check_one_of("mode", mode, tuple(_MODES))
     if isinstance(results, XComArg):
         return task(best_of)(results, metric=metric, mode=mode)
     candidates = [(result, extract_metrics(result)) for result in results]

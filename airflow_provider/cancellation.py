@@ -11,9 +11,7 @@ from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core.client import TrainerClient
 from trainer_core.errors import BackendUnavailableError, TrainerError
-from trainer_core.secrets import redact
 
-POLICIES = ("cancel", "keep")
 Result = Literal["cancelled", "kept", "unknown"]
 #: States of a task that was neither ended nor cleared: its current or next try waits for the TrainJob.
 _WANTED_STATES = frozenset(("running", "deferred", "up_for_retry", "up_for_reschedule", "scheduled", "queued"))
@@ -23,13 +21,6 @@ ENDED_STATES = frozenset(("success", "failed", "skipped", "upstream_failed", "re
 _SIGNAL_HANDLER_SECONDS = 4.0
 #: How long the thread repeats a cancellation, while the process lives, and after how many seconds.
 _CANCEL_SECONDS, _RETRY_SECONDS = 60.0, 0.2
-
-
-def check_on_kill(policy: str) -> str:
-    """Return the `on_kill` policy."""
-    if policy not in POLICIES:
-        raise ValueError(f"on_kill must be 'cancel' or 'keep', got {redact(policy)}")
-    return policy
 
 
 def cancel_job(hook: TrainJobHook, ref_data: Mapping[str, Any], log: Any, seconds: float = 0.0) -> bool:

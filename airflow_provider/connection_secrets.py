@@ -24,7 +24,6 @@ _FIELDS_BY_SCHEME = {
     "hf": {"ACCESS_TOKEN": "password"},
     "s3": {"ACCESS_KEY_ID": "login", "SECRET_ACCESS_KEY": "password"},
 }
-_SUPPORTED_SCHEMES = ", ".join(f"{scheme}://" for scheme in _FIELDS_BY_SCHEME)
 #: Fields of a connection that an environment variable can be set to; the first is the default.
 _ENV_FIELDS = ("password", "login")
 
@@ -76,12 +75,8 @@ def _map_secrets_to_fields(secrets: Mapping[str, Any], request: Mapping[str, Any
         if role == _ENV_KEY:
             mapping.update({f"trainer.{name}": _parse_field(each) for name, each in value.items()})
             continue
-        scheme = _get_scheme(request["initializer"][role])
-        if scheme not in _FIELDS_BY_SCHEME:
-            raise ValueError(
-                f"secrets: the {role} URI {scheme}://… takes no secret; supported schemes: {_SUPPORTED_SCHEMES}"
-            )
-        mapping.update({f"{role}.{name}": (value, field) for name, field in _FIELDS_BY_SCHEME[scheme].items()})
+        fields = _get_fields(role, _get_scheme(request["initializer"][role]))
+        mapping.update({f"{role}.{name}": (value, field) for name, field in fields.items()})
     return mapping
 
 
@@ -100,10 +95,8 @@ def _validate_source(role: str, conn_id: str, source: Mapping[str, Any] | None) 
     if source is None:
         raise ValueError(f"secrets: {role} names connection {conn_id!r}, but the initializer has no {role}; add one")
     scheme = _get_scheme(source)
-    if "{" not in scheme and scheme not in _FIELDS_BY_SCHEME:
-        raise ValueError(
-            f"secrets: the {role} URI {scheme}://… takes no secret; supported schemes: {_SUPPORTED_SCHEMES}"
-        )
+    if "{" not in scheme:
+        _get_fields(role, scheme)
     if source.get("secrets"):
         raise ValueError(f"secrets: the {role} also has a SecretRef; remove it or connection {conn_id!r}")
 
@@ -132,6 +125,13 @@ def _refuse_session_token(conn_id: str) -> None:
         raise ValueError(
             f"connection {conn_id!r} has an aws_session_token, which initializers do not support; set role_arn instead"
         )
+
+
+def _get_fields(role: str, scheme: str) -> dict[str, str]:
+    if scheme not in _FIELDS_BY_SCHEME:
+        known = ", ".join(f"{each}://" for each in _FIELDS_BY_SCHEME)
+        raise ValueError(f"secrets: the {role} URI {scheme}://… takes no secret; supported schemes: {known}")
+    return _FIELDS_BY_SCHEME[scheme]
 
 
 def _get_scheme(source: Mapping[str, Any]) -> str:

@@ -8,8 +8,6 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from airflow_provider import task_log
-from airflow_provider.hooks.trainjob import TrainJobHook
-from airflow_provider.trigger_event import JobEvent
 from trainer_core.jobs import TrainJobRef
 
 #: How long after the trigger's deadline Airflow itself ends the deferral.
@@ -49,11 +47,6 @@ def defer_task(
     timeout = None if deadline is None else timedelta(seconds=max(0.0, deadline - time.time())) + _GRACE
     task.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
     raise AssertionError("Airflow's defer() raises")
-
-
-def write_remaining_log(hook: TrainJobHook, event: JobEvent, log: Any, store: Any = None) -> bool:
-    """Write the lines of the job's log that the trigger did not write to the task's log."""
-    return task_log.forward_remaining_log(lambda: hook.client, event.job, log, store, event.log)
 
 
 def _compute_deadline(ti: Any, limit: timedelta | None) -> float | None:

@@ -20,22 +20,14 @@ class OpenLineageMixin:
     #: Key of the partition of data; None without one.
     partition: str | None = None
 
-    def get_openlineage_facets_on_start(self) -> OperatorLineage | None:
-        """Return the facets when the task starts: inputs and source code."""
-        return self._build_lineage()
-
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage | None:
-        """Return the facets after the task has succeeded."""
-        return self._build_lineage()
-
-    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage | None:
-        """Return the facets after the task has failed."""
-        return self._build_lineage()
-
-    def _build_lineage(self) -> OperatorLineage | None:
+    def get_openlineage_facets_on_start(self, task_instance: Any = None) -> OperatorLineage | None:
+        """Return the facets: at the start inputs and source code, at the end also outputs and how the job ended."""
         from airflow_provider.lineage_facets import build_lineage
 
         spec: Mapping[str, Any] = getattr(self, "spec", {})
         return build_lineage(
             spec.get("initializer") or {}, getattr(self, "code_text", ""), self.outcome, self.run_url, self.partition
         )
+
+    get_openlineage_facets_on_complete = get_openlineage_facets_on_start
+    get_openlineage_facets_on_failure = get_openlineage_facets_on_start

@@ -16,22 +16,6 @@ from airflow.sdk import BaseOperatorLink
 if TYPE_CHECKING:
     from trainer_core.jobs import TrainJobRef
 
-__all__ = [
-    "CONN_ID_KEY",
-    "LINKS",
-    "URL_FIELDS",
-    "URL_PREFIX",
-    "DashboardLink",
-    "JobLink",
-    "LogsLink",
-    "MlflowLink",
-    "get_base_path",
-    "push_links",
-    "render_url",
-    "sanitize_url",
-    "select_links",
-]
-
 #: URL path of the TrainJobs page on the API server.
 URL_PREFIX = "/trainjobs"
 #: XCom with the id of the task's connection; the TrainJobs page uses the same connection.

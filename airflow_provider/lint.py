@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from airflow_provider.lint_tasks import RefusedTask
 
-__all__ = ["find_jobs"]
-
 
 def find_jobs(path: str, connections: Sequence[str] = ()) -> Iterator[Definition]:
     """Yield the TrainJobs of the DAGs in a file or folder, and the import errors of DAG files."""

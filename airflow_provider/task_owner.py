@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer_core.jobs import TrainJobRef
-from trainer_core.secrets import redact
 
 _KEY = "trainjob_generation"
 
@@ -63,13 +62,6 @@ class TaskGeneration:
         if self._store is not None and saved != self._saved:
             self._saved = saved
             self._store.set(_KEY, saved)
-
-
-def check_on_clear(value: str) -> str:
-    """Return the value of `on_clear`."""
-    if value not in ("new", "ask"):
-        raise ValueError(f"on_clear must be 'new' or 'ask', got {redact(value)}")
-    return value
 
 
 def build_owner_key(ti: Any) -> str:

@@ -17,18 +17,6 @@ from kfp.components import ContainerComponent
 
 from kfp_components.step.entrypoint import TARGETS
 
-__all__ = [
-    "DEFAULT_IMAGE",
-    "IMAGE_VARIABLE",
-    "PASSTHROUGHS",
-    "VERSION",
-    "Component",
-    "add_interface_digest",
-    "build_container_spec",
-    "component",
-    "get_image",
-]
-
 #: Version of the components: that of this package, and of the image.
 VERSION = "0.1.0"
 #: Built from `Dockerfile` beside this file.

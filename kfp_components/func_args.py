@@ -16,8 +16,6 @@ from kfp.dsl.pipeline_channel import PipelineChannel
 
 from kfp_components.step.executor_input import INPUT_REFERENCE
 
-__all__ = ["FuncArgs", "get_input_type", "split_func_args"]
-
 #: Types of inputs, by the first words of what KFP calls the type of a parameter, an output or a loop's item.
 _TYPES = {
     "int": "Integer",

@@ -24,8 +24,9 @@ from kfp_components.step.request_encoding import can_pass_as_parameter, can_stor
 from kfp_components.submit import submit
 from kfp_components.train import train
 from kfp_components.wait import wait as wait_component
-from trainer_core import code_location, request_builder
+from trainer_core import code_location, request_builder, validation
 from trainer_core.client import backend_for
+from trainer_core.config import config_from_dict
 from trainer_core.initializers import Initializer
 from trainer_core.packaging.project import read_project
 from trainer_core.packaging.project_functions import find_module, read_signature
@@ -91,6 +92,9 @@ def train_task(
     if metrics and not wait:
         raise ValueError("metrics are known when the job has ended: give wait=True, or metrics to wait_task")
     _check_allow_failure(metrics, inputs)
+    of_wait = train.component_spec.inputs.keys() - submit.component_spec.inputs.keys()
+    if not wait and (early := sorted(of_wait & inputs.keys())):
+        raise ValueError(f"{', '.join(early)}: only a task that waits takes it; give wait=True")
     component = train if wait else submit
     spec = _copy_with_metrics(component, metrics)
     definition = {"runtime": runtime, "trainer": trainer, "initializer": initializer, "options": options}
@@ -161,6 +165,9 @@ def _add_task(
     component: Component, spec: ComponentSpec, definition: Mapping[str, Any], backend: Any, inputs: dict[str, Any]
 ) -> dsl.PipelineTask:
     """Package a definition and add a task of a component with it; `spec` is a copy of the component's."""
+    settings = inputs.get("backend_config")
+    if isinstance(backend, str) and settings is not None and not _holds_parameter(settings):
+        config_from_dict(backend, settings)
     func_args = split_func_args(inputs.pop("func_args", None))
     trainer, placeholders = _merge_func_args(definition["trainer"], func_args)
     request = request_builder.build_request_data(
@@ -273,6 +280,7 @@ def _build_component(component: Component, spec: ComponentSpec) -> Component:
 
 def _copy_with_metrics(component: Component, metrics: Sequence[str]) -> ComponentSpec:
     """Return a copy of a component's spec with metrics as outputs; the entry point writes what is declared."""
+    validation.check_strings("metrics", metrics, "accuracy")
     spec = copy.deepcopy(component.component_spec)
     for name in metrics:
         if not name.isidentifier() or name in spec.outputs:

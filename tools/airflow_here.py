@@ -40,8 +40,9 @@ _STOP_TIMEOUT = 20  # seconds that each process has to end by itself
 #: Command that creates Airflow's database, or migrates it to this version.
 MIGRATE = (sys.executable, "-m", "airflow", "db", "migrate")
 
-#: Ports outside the ephemeral range of the kernel, so that no client socket takes one between the choice and its use.
-UNUSED_PORTS = range(20_000, 32_000)
+#: Ports outside the ephemeral range of the kernel and that of local TrainJobs, so that no client socket and no job
+#: takes one between the choice and its use.
+UNUSED_PORTS = range(12_000, 20_000)
 
 Value = TypeVar("Value")
 

@@ -50,7 +50,8 @@ MODULES = {
     "trainer_core/lifecycle/attempt_memory.py": "unit/test_attempt_memory.py",
     "trainer_core/lifecycle/next_attempt.py": "unit/test_attempts.py",
     "trainer_core/lifecycle/debugging.py": "unit/test_debugging.py",
-    "trainer_core/client/attempts.py": "unit/test_attempts.py",
+    "trainer_core/client/attempts.py": "unit/test_attempts.py kubernetes/test_k8s_restart_policy.py::"
+    "test_the_next_attempt_has_the_files_of_the_project_which_are_in_the_arguments_of_the_first",
     "trainer_core/restart_rules.py": "unit/test_restart_policy.py",
     "trainer_core/options/stalled.py": "unit/test_attendant.py unit/test_options.py",
     "trainer_core/options/more_memory.py": "unit/test_attempt_memory.py unit/test_options.py",
@@ -93,15 +94,14 @@ MODULES = {
     "trainer_core/node/checkpoint_folder.py": "unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_ranks.py": "unit/test_checkpoint_ranks.py unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_retention.py": "unit/test_checkpoints.py",
-    "trainer_core/node/checkpoint_saves.py": "unit/test_checkpoints.py fetch/test_s3_checkpoints.py",
-    "trainer_core/node/checkpoints.py": "unit/test_checkpoints.py fetch/test_s3_checkpoints.py",
+    "trainer_core/node/checkpoint_saves.py": "unit/test_checkpoints.py",
+    "trainer_core/node/checkpoints.py": "unit/test_checkpoints.py",
     "trainer_core/node/locks.py": "unit/test_locks.py",
     "trainer_core/node/termination.py": "unit/test_termination.py unit/test_bootstrap.py",
     "trainer_core/packaging/project.py": "unit/test_project_files.py unit/test_project_functions.py "
     "unit/test_project_imports.py",
     "trainer_core/tracking/model_registry.py": "tracking/test_model_registry.py",
-    "trainer_core/tracking/run.py": "tracking/test_run_writer.py tracking/test_late_runs.py tracking/test_binding.py "
-    "tracking/test_abandoned_runs.py tracking/test_tracked_runs.py",
+    "trainer_core/tracking/run.py": "tracking/test_run_writer.py tracking/test_late_runs.py tracking/test_binding.py",
     "trainer_core/fetch/s3/download.py": "fetch/test_fetch_s3.py fetch/test_fetch_s3_faults.py",
     "airflow_provider/operators/trainjob.py": "airflow/test_operator.py airflow/test_reused_results.py",
     "airflow_provider/trigger_event.py": "airflow/test_trigger.py",
@@ -382,6 +382,11 @@ def _run_ordered(tests: list[str], order: list[str]) -> int:
     return _run_pytest(tests, TEST_TIMEOUT, _Order(order))
 
 
+def _get_size(module: str) -> int:
+    """Return the bytes of the tests of a module."""
+    return sum((ROOT / "tests" / test.partition("::")[0]).stat().st_size for test in MODULES[module].split())
+
+
 def main() -> int:
     """Play the mutants of all modules, or of those named, and print what was noticed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -392,7 +397,7 @@ def main() -> int:
     arguments = parser.parse_args()
     chosen = [name for name in MODULES if any(part in name for part in arguments.modules or [""])]
     # Those with the longest tests first: one of them at the end would keep one process busy, and the others idle.
-    chosen.sort(key=lambda name: -sum((ROOT / "tests" / test).stat().st_size for test in MODULES[name].split()))
+    chosen.sort(key=_get_size, reverse=True)
     print(f"seed {arguments.seed}, {arguments.each} mutants of each module")
     print("seconds are of the processor: of the tests without a change, and of all mutants")
     print(f"{'module':48}{'mutants':>8}{'noticed':>8}{'tests, s':>9}{'all, s':>8}", flush=True)

@@ -50,7 +50,7 @@ from airflow_provider.lineage import OpenLineageMixin
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
 from airflow_provider.task_store import SavedRef
 from airflow_provider.trigger_event import JobEvent
-from trainer_core import request_builder
+from trainer_core import request_builder, validation
 from trainer_core.config import BackendConfig, ClusterConfig
 from trainer_core.errors import (
     BackendUnavailableError,
@@ -67,7 +67,6 @@ from trainer_core.lifecycle.wait_state import PendingFailureLog
 from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.request_builder import Option, Trainer
 from trainer_core.runtimes import Runtime
-from trainer_core.secrets import redact
 from trainer_core.text import format_size
 
 if TYPE_CHECKING:
@@ -214,11 +213,12 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         assets.check_outlets(self.task_id, self.outlets, waits=wait_for_completion)
         self.wait_for_completion = wait_for_completion
         self.deferrable = deferrable
-        self.on_kill_policy = cancellation.check_on_kill(on_kill)
+        validation.check_one_of("on_kill", on_kill, ("cancel", "keep"))
+        validation.check_one_of("on_clear", on_clear, ("new", "ask"))
+        validation.check_one_of("on_reuse", on_reuse, ("return", "skip"))
+        self.on_kill_policy = on_kill
         self.fail_fast = fail_fast
-        self.on_clear = task_owner.check_on_clear(on_clear)
-        if on_reuse not in ("return", "skip"):
-            raise ValueError(f"on_reuse must be 'return' or 'skip', got {redact(on_reuse)}")
+        self.on_clear = on_clear
         self.on_reuse = on_reuse
         self._ref: TrainJobRef | None = None
         #: The ref with the place that the submitting process resolved.
@@ -290,7 +290,9 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
             self.log.info("TrainJob %s belongs to an earlier try; waiting for %s", ref.name, self._ref.name)
             return self._follow_job(ti, self._ref)
         if ended.outcome is not None:
-            log_is_written = deferral.write_remaining_log(self.hook, ended, self.log, self._task_store)
+            log_is_written = task_log.forward_remaining_log(
+                lambda: self.hook.client, ref, self.log, self._task_store, ended.log
+            )
             return self._complete(ti, Outcome.from_dict(ended.outcome), log_is_written)
         if ended.timeout is not None:
             if ended.cancelled:
@@ -512,7 +514,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         return self._complete(ti, *(self._wait(ti, ref) if outcome is None else (outcome, False)))
 
     def _complete(self, ti: Any, outcome: Outcome, log_is_written: bool) -> Any:
-        """Finish the task with the end of a job, or go on with the one that follows it."""
+        """Finish the task with the end of a job, or continue with the one that follows it."""
         following = self._record_end(ti, outcome, log_is_written)
         return self._finish(ti, outcome, log_is_written) if following is None else self._follow_job(ti, following)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider import assets, cancellation, deferral, job_location, tracking, xcom
+from airflow_provider import assets, cancellation, deferral, job_location, task_log, tracking, xcom
 from airflow_provider.compat import AirflowException, AirflowSensorTimeout, AirflowSkipException
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError, build_failure
 from airflow_provider.hooks.mlflow import MlflowHook
@@ -21,6 +21,7 @@ from airflow_provider.lineage import OpenLineageMixin
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
 from airflow_provider.task_log import LogForwarder
 from airflow_provider.trigger_event import JobEvent
+from trainer_core import validation
 from trainer_core.client.waiting import finish_wait
 from trainer_core.config import BackendConfig
 from trainer_core.errors import JobElsewhereError, TrainerError
@@ -110,7 +111,8 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         self.trainjob_conn_id = trainjob_conn_id
         self.mlflow_conn_id = mlflow_conn_id
         self.deferrable = deferrable
-        self.on_kill_policy = cancellation.check_on_kill(on_kill)
+        validation.check_one_of("on_kill", on_kill, ("cancel", "keep"))
+        self.on_kill_policy = on_kill
         self.fail_fast = fail_fast
         self.restarts = restarts
         #: Airflow 3.3 and later, mode="reschedule": storage that all pokes of the sensor share.
@@ -209,7 +211,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
             self.log.info("TrainJob %s belongs to an earlier try; waiting for %s", ref.name, self.ref.name)
             return self._defer_unless_ended(context)
         if ended.outcome is not None:
-            log_is_written = deferral.write_remaining_log(self.hook, ended, self.log)
+            log_is_written = task_log.forward_remaining_log(lambda: self.hook.client, ref, self.log, None, ended.log)
             outcome = Outcome.from_dict(ended.outcome)
             if self._start_again(context["ti"], outcome, log_is_written):
                 return self._defer_unless_ended(context)

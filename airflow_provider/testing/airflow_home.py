@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["AirflowHome"]
-
 
 class AirflowHome:
     """Temporary Airflow home. A context manager: on exit, the folder is removed."""

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, task
 
-__all__ = ["call_in_task"]
-
 _START_DATE = datetime(2024, 1, 1, tzinfo=timezone.utc)
 
 

@@ -11,7 +11,8 @@ A request passes through four files: a route here checks permissions and finds t
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
@@ -93,24 +94,18 @@ def _get_shown_job(
     job: _SubmittedJobDep, attempt: Annotated[str | None, Query(min_length=1, max_length=63)] = None
 ) -> SubmittedJob:
     """Return the job of a task, or another attempt of it, which can be read and not changed."""
-    try:
-        return backend_view.find_attempt(job, attempt) if attempt else job
-    except backend_view.UnreachableError as error:
-        raise HTTPException(409, str(error)) from error
+    return backend_view.find_attempt(job, attempt) if attempt else job
 
 
 _ShownJobDep = Annotated[SubmittedJob, Depends(_get_shown_job)]
 
 
 def _connect(job: _SubmittedJobDep) -> TrainerClient:
-    try:
-        return backend_view.connect(job)
-    except backend_view.UnreachableError as error:
-        raise HTTPException(409, str(error)) from error
+    return backend_view.connect(job)
 
 
 def _connect_to_shown(job: _ShownJobDep) -> TrainerClient:
-    return _connect(job)
+    return backend_view.connect(job)
 
 
 _ClientDep = Annotated[TrainerClient, Depends(_connect)]
@@ -179,24 +174,8 @@ class _ListView(BaseModel):
     sort: Annotated[str, AfterValidator(_check_sort)] = ""
 
 
-def jobs_page() -> FileResponse:
-    """Serve the list of jobs."""
-    return FileResponse(_STATIC / "jobs.html")
-
-
-def job_page() -> FileResponse:
-    """Serve the page of one job."""
-    return FileResponse(_STATIC / "job.html")
-
-
-def compare_page() -> FileResponse:
-    """Serve the comparison of jobs."""
-    return FileResponse(_STATIC / "compare.html")
-
-
-def search_page() -> FileResponse:
-    """Serve the page of a hyperparameter search."""
-    return FileResponse(_STATIC / "search.html")
+def _build_page_route(file: Path) -> Callable[[], FileResponse]:
+    return lambda: FileResponse(file)
 
 
 def asset(name: str) -> FileResponse:
@@ -344,8 +323,7 @@ def get_log(
         part = backend_view.read_log(client, job.ref, step, cursor, ended, text, lines)
     except backend_view.InvalidCursorError as error:
         raise HTTPException(422, str(error)) from error
-    shown = _mask_data(serializers.serialize_log(part))
-    return {**shown, "cursor": json.dumps(part.cursor)}
+    return {**_mask_data(asdict(part)), "cursor": json.dumps(part.cursor)}
 
 
 def download_log(job: _ShownJobDep, client: _ShownClientDep, step: _Step = "node-0") -> StreamingResponse:
@@ -357,7 +335,7 @@ def download_log(job: _ShownJobDep, client: _ShownClientDep, step: _Step = "node
 
 def get_manifest(job: _ShownJobDep, client: _ShownClientDep) -> dict[str, str]:
     """Return the job's manifest as YAML."""
-    shown = serializers.mask_manifest(backend_view.read_manifest(client, job.ref), _mask)
+    shown = serializers.mask_manifest(client.render(client.get_job_request(job.ref)), _mask)
     return {"yaml": yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)}
 
 
@@ -389,10 +367,8 @@ def create_app() -> FastAPI:
     """Return the FastAPI application, which Airflow mounts."""
     app = FastAPI(title="TrainJobs", docs_url=None, redoc_url=None, openapi_url=None)
     get, post = app.get, app.post
-    get("/", dependencies=_LOGGED_IN)(jobs_page)
-    get("/job", dependencies=_LOGGED_IN)(job_page)
-    get("/compare", dependencies=_LOGGED_IN)(compare_page)
-    get("/search", dependencies=_LOGGED_IN)(search_page)
+    for path, page in (("/", "jobs"), ("/job", "job"), ("/compare", "compare"), ("/search", "search")):
+        get(path, dependencies=_LOGGED_IN)(_build_page_route(_STATIC / f"{page}.html"))
     get("/assets/{name}", dependencies=_LOGGED_IN)(asset)
     get("/api/jobs", dependencies=_READ)(list_jobs)
     get("/api/compare", dependencies=_READ)(compare_jobs)
@@ -407,6 +383,7 @@ def create_app() -> FastAPI:
         post(f"{_DAG_PATH}/{action.__name__}", dependencies=_list_change_dependencies(action.__name__))(action)
     app.middleware("http")(_add_headers)
     app.exception_handler(TrainerError)(_handle_trainer_error)
+    app.exception_handler(backend_view.UnreachableError)(_handle_trainer_error)
     app.exception_handler(401)(_handle_unauthorized)
     return app
 

@@ -248,11 +248,6 @@ def _tail(client: TrainerClient, ref: TrainJobRef, step: str, cursor: Mapping[st
         raise InvalidCursorError(f"The cursor does not belong to the log of step {step!r}.") from error
 
 
-def read_manifest(client: TrainerClient, ref: TrainJobRef) -> dict[str, Any]:
-    """Return the manifest from which the backend created the job."""
-    return client.render(client.get_job_request(ref))
-
-
 def _create_client(job: SubmittedJob) -> TrainerClient:
     """Return a client of the task's connection; without a connection, a client of this machine's local jobs."""
     ref = job.ref

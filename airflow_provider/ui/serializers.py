@@ -19,7 +19,7 @@ from trainer_core.lifecycle.debugging import suggest_command
 from trainer_core.logs import find_last_progress
 
 if TYPE_CHECKING:
-    from airflow_provider.ui.backend_view import JobDetails, LogPart
+    from airflow_provider.ui.backend_view import JobDetails
     from airflow_provider.ui.xcom_queries import SubmittedJob, TaskKey
     from trainer_core.jobs import Diagnosis, Event, Outcome, Step, TrainJob
     from trainer_core.lifecycle.adoption import ExistingJob
@@ -219,11 +219,6 @@ def list_task_actions(job: SubmittedJob) -> list[str]:
     if job.deletion is not None or job.task_state is None:
         return []
     return ["rerun" if job.task_state in _ENDED_TASK_STATES else "end"]
-
-
-def serialize_log(part: LogPart) -> dict[str, Any]:
-    """Return a part of a log."""
-    return asdict(part)
 
 
 def mask_manifest(rendered: Mapping[str, Any], mask: Callable[[str, str | None], str]) -> Any:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kfp_components.step.client import IN_CONTAINER
-from trainer_core.jobs import Outcome
+from trainer_core.jobs import Diagnosis, Outcome
 from trainer_core.node import env
 from trainer_core.readable_log import format_log_line
 
@@ -24,22 +24,27 @@ def print_diagnosis(outcome: Outcome) -> None:
     diagnosis = outcome.diagnosis
     if outcome.succeeded or diagnosis is None:
         return
+    facts, text = describe_diagnosis(diagnosis)
+    print(f"TrainJob {outcome.job.name} is {outcome.status}")
+    for name, value in facts.items():
+        print(f"  {name}: {value}")
+    for line in filter(None, text.splitlines()):
+        print(f"  | {line}")
+    sys.stdout.flush()
+
+
+def describe_diagnosis(diagnosis: Diagnosis) -> tuple[dict[str, str], str]:
+    """Return the known facts by name, and the traceback or the last lines of the log."""
     facts = {
         "category": diagnosis.category.value,
         "reason": diagnosis.reason,
         "step": diagnosis.step,
         "node": diagnosis.node,
-        "exit code": diagnosis.exit_code,
+        "exit code": None if diagnosis.exit_code is None else str(diagnosis.exit_code),
         "can a retry help": "yes" if diagnosis.retryable else "no",
     }
-    print(f"TrainJob {outcome.job.name} is {outcome.status}")
-    for name, value in facts.items():
-        if value is not None:
-            print(f"  {name}: {value}")
-    lines = diagnosis.traceback.splitlines() if diagnosis.traceback else map(format_log_line, diagnosis.log_tail)
-    for line in filter(None, lines):
-        print(f"  | {line}")
-    sys.stdout.flush()
+    text = diagnosis.traceback or "\n".join(filter(None, map(format_log_line, diagnosis.log_tail)))
+    return {name: value for name, value in facts.items() if value}, text
 
 
 def print_error(text: str) -> None:

@@ -14,8 +14,9 @@ from kfp_components.step.initializer_source import build_store_secrets, convert_
 from kfp_components.step.metric_history import MetricHistory
 from kfp_components.step.owner_reference import bind_to_run, find_run
 from kfp_components.step.request import add_run_labels, build_request
-from kfp_components.step.sigterm import check_on_kill, submit_job
+from kfp_components.step.sigterm import ON_KILL, submit_job
 from kfp_components.step.wait import wait_for_job
+from trainer_core import validation
 from trainer_core.errors import InvalidRequestError
 from trainer_core.lifecycle import wait_state
 
@@ -37,7 +38,7 @@ def initialize(
     on_kill: str = "cancel",
 ) -> None:
     """Fetch a dataset or a model; the components' docstrings describe the inputs."""
-    check_on_kill(on_kill)
+    validation.check_one_of("on_kill", on_kill, ON_KILL)
     role = "dataset" if "dataset" in task.artifacts else "model"
     artifact = task.get_artifact(role)
     # A pipeline parameter that is left empty is not a setting.

@@ -11,8 +11,8 @@ from string import Template
 from types import MappingProxyType
 
 from kfp_components.step import charts
+from kfp_components.step.failure import describe_diagnosis
 from trainer_core.jobs import Diagnosis, Outcome, Step, TrainJob, TrainJobRef
-from trainer_core.readable_log import format_log_line
 
 #: Whole numbers up to here are written out.
 _MAX_INTEGER = 1e15
@@ -123,16 +123,8 @@ def _list_facts(ref: TrainJobRef, job: TrainJob | None, outcome: Outcome | None)
 
 
 def _render_diagnosis(diagnosis: Diagnosis) -> list[str]:
-    facts = {
-        "category": diagnosis.category.value,
-        "reason": diagnosis.reason,
-        "step": diagnosis.step,
-        "node": diagnosis.node,
-        "exit code": None if diagnosis.exit_code is None else str(diagnosis.exit_code),
-        "can a retry help": "yes" if diagnosis.retryable else "no",
-    }
-    text = diagnosis.traceback or "\n".join(filter(None, map(format_log_line, diagnosis.log_tail)))
-    table = render_pairs((name, value) for name, value in facts.items() if value)
+    facts, text = describe_diagnosis(diagnosis)
+    table = render_pairs(facts.items())
     return [table, f"<pre>{escape(text)}</pre>"] if text else [table]
 
 

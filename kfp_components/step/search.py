@@ -13,8 +13,9 @@ from kfp_components.step import outputs, search_report
 from kfp_components.step.client import create_client
 from kfp_components.step.executor_input import Task
 from kfp_components.step.owner_reference import bind_to_run
-from kfp_components.step.sigterm import cancel_on_sigterm, check_on_kill, delay_sigterm
+from kfp_components.step.sigterm import ON_KILL, cancel_on_sigterm, delay_sigterm
 from kfp_components.step.train import JobInputs, build_task_request
+from trainer_core import validation
 from trainer_core.errors import InvalidRequestError, WaitTimeoutError
 from trainer_core.jobs import TrainJobRef
 from trainer_core.request import Owner
@@ -36,7 +37,7 @@ class SearchInputs:
     on_kill: str = "cancel"
 
     def __post_init__(self) -> None:
-        check_on_kill(self.on_kill)
+        validation.check_one_of("on_kill", self.on_kill, ON_KILL)
         if self.timeout < 0:
             raise InvalidRequestError(f"timeout must be at least 0, got {self.timeout}")
 

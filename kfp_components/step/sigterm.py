@@ -20,11 +20,10 @@ from kfp_components.step.owner_reference import Run
 from kfp_components.step.pod import is_kfp_pod
 from trainer_core.client import TrainerClient
 from trainer_core.config import ClusterConfig
-from trainer_core.errors import InvalidRequestError, TrainerError
+from trainer_core.errors import TrainerError
 from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.k8s.kfp_runs import has_run_ended
 from trainer_core.request import TrainJobRequest
-from trainer_core.secrets import redact
 
 ON_KILL = ("cancel", "keep")
 #: Seconds until a SIGTERM is repeated. KFP kills a step a second after the first one.
@@ -100,12 +99,6 @@ def delay_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
     if received:
         raise Terminated
-
-
-def check_on_kill(on_kill: str) -> None:
-    """Refuse a value of `on_kill` that `cancel_on_sigterm` does not know."""
-    if on_kill not in ON_KILL:
-        raise InvalidRequestError(f"on_kill must be one of {', '.join(ON_KILL)}, got {redact(on_kill)}")
 
 
 @contextmanager

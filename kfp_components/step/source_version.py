@@ -21,11 +21,7 @@ def look(
     env: dict[str, str] | None = None,
 ) -> None:
     """Read the version of a source without fetching it; the component's docstring describes the inputs."""
-    from trainer_core.fetch import (  # Only this component needs the fetching code.
-        schemes,  # Only this component needs the fetching code.
-        settings,
-        source,
-    )
+    from trainer_core.fetch import schemes, settings, source  # Only this component needs the fetching code.
 
     # A pipeline parameter that is left empty is not a setting.
     given = {name: value for name, value in (env or {}).items() if value}

@@ -20,7 +20,8 @@ from kfp_components.step.executor_input import Task
 from kfp_components.step.failure import print_diagnosis
 from kfp_components.step.metric_history import MetricHistory
 from kfp_components.step.owner_reference import Run, bind_to_run, find_run
-from kfp_components.step.sigterm import attach_job, check_on_kill, submit_again, submit_job
+from kfp_components.step.sigterm import ON_KILL, attach_job, submit_again, submit_job
+from trainer_core import validation
 from trainer_core.client import TrainerClient
 from trainer_core.errors import InvalidRequestError, TrainerError
 from trainer_core.jobs import Observation, Outcome, TrainJobRef
@@ -48,7 +49,7 @@ class WaitInputs:
     allow_failure: bool = False
 
     def __post_init__(self) -> None:
-        check_on_kill(self.on_kill)
+        validation.check_one_of("on_kill", self.on_kill, ON_KILL)
         for name, least in (("attempts", 1), ("backoff", 0), ("timeout", 0)):
             if getattr(self, name) < least:
                 raise InvalidRequestError(f"{name} must be at least {least}, got {getattr(self, name)}")

@@ -94,7 +94,7 @@ def test_the_uri_of_a_model_asset_is_derived_from_its_name():
 
 
 def test_an_unknown_mode_is_refused():
-    with pytest.raises(ValueError, match="ModelAsset 'digits': mode must be 'max' or 'min', got 'best'"):
+    with pytest.raises(ValueError, match="ModelAsset 'digits': mode must be one of max, min; got 'best'"):
         ModelAsset("digits", mode="best")
 
 

@@ -94,7 +94,7 @@ def test_the_first_of_equal_results_is_selected(mode, lr):
     [
         (RESULTS, {"metric": "loss"}, "metric 'loss' is in no result; the results have: accuracy, lr"),
         ([], {"metric": "loss"}, "the results have: none"),
-        (RESULTS, {"metric": "lr", "mode": "best"}, "mode must be 'max' or 'min', got 'best'"),
+        (RESULTS, {"metric": "lr", "mode": "best"}, "mode must be one of max, min; got 'best'"),
     ],
 )
 def test_best_of_refuses_unknown_metrics_and_modes(results, arguments, message):

@@ -284,7 +284,7 @@ def run_cleared(done):
 
 
 def test_an_unknown_on_clear_is_refused():
-    with pytest.raises(ValueError, match=r"^on_clear must be 'new' or 'ask', got 'keep'$"):
+    with pytest.raises(ValueError, match=r"^on_clear must be one of new, ask; got 'keep'$"):
         a_task(on_clear="keep")
 
 

@@ -112,5 +112,5 @@ def test_a_failed_run_is_not_reused(trainjob_recorder, run_trainjob_task):
 
 
 def test_what_happens_with_an_earlier_result_is_checked_when_the_dag_is_parsed():
-    with pytest.raises(ValueError, match=r"^on_reuse must be 'return' or 'skip', got 'keep'$"):
+    with pytest.raises(ValueError, match=r"^on_reuse must be one of return, skip; got 'keep'$"):
         a_task(on_reuse="keep")

@@ -129,6 +129,7 @@ def test_a_retry_returns_the_outcome_and_starts_nothing(home, client):
     assert set(list_trials(client)) == names
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_between_two_trials_is_followed_by_one_with_the_same_trials(home, client):
     undisturbed = run_task(build(trials=4))
     expected = {json.dumps(each) for each in list_trials(client).values()}

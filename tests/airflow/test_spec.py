@@ -88,7 +88,7 @@ def closure():
         ),
         ({"trainer": CustomTrainer(double, {"numbr": 1})}, "double has no parameter numbr; its parameters are number"),
         ({"backend": "nowhere"}, "unknown backend 'nowhere'; known are"),
-        ({"on_kill": "perhaps"}, "on_kill must be 'cancel' or 'keep', got 'perhaps'"),
+        ({"on_kill": "perhaps"}, "on_kill must be one of cancel, keep; got 'perhaps'"),
         (
             {"initializer": Initializer(dataset=HuggingFaceDatasetInitializer("hf://a/b", access_token="hf_x"))},
             "give SecretRef",

@@ -352,7 +352,8 @@ async def test_many_logs_are_read_at_a_limited_rate(cluster, submit, wait_for, s
         read, wrote, seconds = count_reads(cluster) - before, supervisor.sent - sent, time.monotonic() - begin
     assert read.total() / seconds < 35
     assert wrote / seconds < 35
-    assert min(list_gaps(cluster, begin)) > 2.5
+    # Half of the interval: the server of a busy machine may note a read later than it was sent.
+    assert min(list_gaps(cluster, begin)) > 1.5
 
 
 def list_gaps(cluster, begin):

@@ -26,6 +26,8 @@ from trainer_core import CustomTrainer, CustomTrainerContainer, RestartPolicy
 from trainer_core.request import Owner, SearchEntry, TrainJobRequest
 from trainer_core.testing.training_functions import exit_with
 
+pytestmark = pytest.mark.slow  # 40 s of processor: many tests train a job through a DAG
+
 _PAGES = [
     "/",
     "/job",

@@ -82,7 +82,6 @@ def training(gate, **arguments):
 
 
 def push(task, key, value):
-    """Write an XCom of a task."""
     from airflow.models.xcom import XComModel
 
     XComModel.set(key, value, **task)

@@ -40,8 +40,6 @@ from trainer_core.request_builder import build_request_data, parse_options
 from trainer_core.text import MAX_MESSAGE
 from trainer_core.yaml_documents import parse_yaml
 
-__all__ = ["SCENARIOS", "Scenario"]
-
 ROOT = Path(__file__).parents[2]
 CANARY = "Hunter2Canary"
 

@@ -24,7 +24,6 @@ def at(seconds: float) -> datetime:
 
 
 def build_request(**fields) -> TrainJobRequest:
-    """Return a request for a function. Fields of the trainer are given as ``trainer``."""
     trainer = {"kind": "custom", "code": serializer.package(return_value), **fields.pop("trainer", {})}
     return TrainJobRequest.parse({"name": "digits", "runtime": {"name": "python"}, "trainer": trainer, **fields})
 
@@ -59,13 +58,11 @@ def with_containers(job: ContainerJob, *containers: Container) -> ContainerJob:
 
 
 def add_entry(job: ContainerJob, kind: str, seconds: float = 0, **data) -> ContainerJob:
-    """Return the job with another journal entry."""
     entry = JournalEntry(len(job.entries), kind, at(seconds), data)
     return replace(job, entries=(*job.entries, entry))
 
 
 def end(job: ContainerJob) -> ContainerJob:
-    """Return the job after it was cancelled."""
     return add_entry(job, job_journal.END, **outcome.build_failed_entry(job, Facts(cancelled=True), at(60)))
 
 

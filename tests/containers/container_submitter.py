@@ -50,7 +50,6 @@ def build_restarted_request(client, name):
 
 
 def submit(folder: Path, name: str, number: int) -> None:
-    """Submit a job and print its ref."""
     client = container_engine.client(folder)
     request = build_request(client, name)
     die_at(number)
@@ -58,7 +57,6 @@ def submit(folder: Path, name: str, number: int) -> None:
 
 
 def run(folder: Path, name: str, number: int, build=build_request, only: bytes = b"") -> None:
-    """Create a job without a supervisor, and run it in this process."""
     backend = container_engine.client(folder).backend
     request = build(container_engine.client(folder), name)
     plan = strip_commands(backend.render(request))

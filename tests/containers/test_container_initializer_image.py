@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import boto3
 import built_image
 import container_engine
 import pytest
-from moto.server import ThreadedMotoServer
 
 from trainer_core import CustomTrainer, Initializer, Name, S3DatasetInitializer
 
@@ -28,6 +26,9 @@ def image():
 @pytest.fixture
 def storage():
     """URL of an S3 server on this machine with a bucket ``digits``, as containers reach it."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
     server = ThreadedMotoServer(ip_address="0.0.0.0", port=0, verbose=False)  # noqa: S104 -- containers connect from another network
     server.start()
     _, port = server.get_host_and_port()

@@ -29,13 +29,11 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """Name of the file it stands for."""
         match = _FILE.match(self.text)
         return match["name"] if match else None
 
     @property
     def commands(self) -> list[str]:
-        """The commands of a console block."""
         return [line[2:] for line in self.text.replace("\\\n", "").splitlines() if line.startswith("$ ")]
 
     @property
@@ -45,5 +43,4 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """Return the blocks of a page, in order."""
     return [Block(m["language"], m["text"], m["reason"]) for m in _BLOCK.finditer(page.read_text(encoding="utf-8"))]

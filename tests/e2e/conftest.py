@@ -10,6 +10,7 @@ from trainer_core import KubernetesBackendConfig, TrainerClient
 from trainer_core.k8s import labels, resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
+from trainer_core.runtime_admin.runtime_builder import RuntimeParameters, build_plain_runtime
 from trainer_core.testing import BackendCase, parametrize_backends
 
 #: Kubeconfig of the cluster; a namespace without TrainJobs, for the tests; a runtime that runs functions; an image
@@ -31,6 +32,7 @@ def pytest_collection_modifyitems(items):
 #: With the default no job of several nodes can have checkpoints.
 ACCESS_MODE = os.environ.get("TRAINJOB_E2E_ACCESS_MODE", "ReadWriteOnce")
 CLAIM = "trainjob-e2e-checkpoints"
+ONCE = "trainjob-e2e-once"
 
 
 def build_config():
@@ -51,6 +53,7 @@ CASE = BackendCase(
     "cluster",
     connect,
     runtime=os.environ.get("TRAINJOB_E2E_RUNTIME", ""),
+    runtime_without_restarts=ONCE,
     image=os.environ.get("TRAINJOB_E2E_IMAGE"),
     reads_local_files=False,
     reads_checkpoints=False,
@@ -68,7 +71,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session")
 def empty_namespace():
-    """Refuse a namespace with TrainJobs of other users; create the claim for checkpoints, and delete all at the end."""
+    """Refuse a namespace with TrainJobs of other users; create a claim and a runtime, and delete all at the end."""
     names = [job.name for job in connect().list_jobs()]
     assert names == [], "the namespace has TrainJobs; set TRAINJOB_E2E_NAMESPACE to an empty namespace"
     api = get_api()
@@ -81,6 +84,9 @@ def empty_namespace():
             "spec": {"accessModes": [ACCESS_MODE], "resources": {"requests": {"storage": "1Gi"}}},
         },
     )
+    place = {"image": os.environ["TRAINJOB_E2E_IMAGE"], "namespace": os.environ["TRAINJOB_E2E_NAMESPACE"]}
+    api.create(resources.TRAINING_RUNTIMES, build_plain_runtime(RuntimeParameters(ONCE, restarts=0, **place)))
     yield
+    api.delete(resources.TRAINING_RUNTIMES, ONCE, foreground=False)
     for claim in api.list(resources.VOLUME_CLAIMS, label_selector=f"{labels.MANAGED_BY}={labels.MANAGER}"):
         api.delete(resources.VOLUME_CLAIMS, claim["metadata"]["name"], foreground=False)

@@ -6,8 +6,6 @@ import asyncio
 
 from aiohttp import web
 
-__all__ = ["stop_server"]
-
 #: Of the event loop, until a connection that has been accepted is known to the server.
 _ROUNDS = 10
 

@@ -90,7 +90,6 @@ class Chaos:
         return process
 
     def end(self) -> None:
-        """End what still runs."""
         for process in self.processes:
             process.kill()
             process.wait()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Clock"]
-
 
 class Clock:
     """Takes the place of the module `time`, or of a function that returns the time."""
@@ -16,9 +14,7 @@ class Clock:
         return self.now
 
     def monotonic(self) -> float:
-        """Return the time."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Let the time pass at once."""
         self.now += seconds

@@ -34,7 +34,6 @@ def _find_engine() -> Engine | None:
 
 
 def engine() -> Engine:
-    """Return the engine, or skip the test."""
     found_engine = _find_engine()
     if found_engine is None:
         pytest.skip(f'needs a container engine with {IMAGE}: `eval "$(tools/test-resources)"`, see CONTRIBUTING.md')
@@ -42,12 +41,10 @@ def engine() -> Engine:
 
 
 def namespace(folder: Path) -> str:
-    """Return the namespace of the test with this folder."""
     return f"test-{hashlib.sha256(f'{_RUN}{folder}'.encode()).hexdigest()[:12]}"
 
 
 def config(folder: Path, **settings) -> ContainerBackendConfig:
-    """Return a configuration with the namespace of one test."""
     sources = TrainingRuntimeSource(sources=[str(RUNTIMES)])
     checkpoints = folder / "checkpoints"
     checkpoints.mkdir(parents=True, exist_ok=True)
@@ -63,7 +60,6 @@ def config(folder: Path, **settings) -> ContainerBackendConfig:
 
 
 def client(folder: Path, **settings) -> TrainerClient:
-    """Return a client with the namespace of one test."""
     return TrainerClient(config(folder, **settings))
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings, strategies as st
 
-__all__ = ["BOMB", "HOSTILE", "SELF_CONTAINING", "build_plain_data", "build_scalars"]
-
 #: Short and the same in every run. A larger number is tried by `make attack`.
 HOSTILE = settings(
     max_examples=15,

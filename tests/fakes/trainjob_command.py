@@ -14,8 +14,6 @@ import pytest
 
 from trainer_core.cli import main
 
-__all__ = ["Command"]
-
 
 @dataclass
 class Command:
@@ -49,12 +47,10 @@ class Command:
                 del sys.modules[name]
 
     def json(self, *arguments: str) -> Any:
-        """Run it and read what it prints."""
         done = self(*arguments, "-o", "json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     @property
     def jobs(self) -> list[str]:
-        """Names of the jobs there are on disk."""
         return sorted(path.name for path in (self.folder / "home" / "jobs").glob("*"))

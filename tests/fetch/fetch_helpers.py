@@ -9,7 +9,6 @@ KEYS = {"access_key_id": "AKIAMADEUP", "secret_access_key": "a-secret-key"}
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Return the content of each file in a folder, by path."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

@@ -8,8 +8,6 @@ from typing import Any
 import yaml
 from kfp import compiler, dsl
 
-__all__ = ["compiled", "run_python"]
-
 #: What the source of a component finds: its inputs and outputs as KFP passes them.
 _PRELUDE = """
 import json, os, pathlib, sys, time

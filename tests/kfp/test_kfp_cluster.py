@@ -20,6 +20,8 @@ from trainer_core import CustomTrainer, request_builder
 from trainer_core.client import backend_for
 from trainer_core.testing.training_functions import run_out_of_memory
 
+pytestmark = pytest.mark.slow  # 38 s of processor: each test starts a step and a job
+
 WORKFLOW = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run-1", "uid": "w-1"}
 
 

@@ -416,7 +416,23 @@ def test_metrics_become_outputs_of_one_task_alone(tmp_path):
     assert declared[0] - declared[1] == {"accuracy"}
 
 
-@pytest.mark.parametrize("name", ["model", "status", "top-1", ""])
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"attempts": 3, "timeout": 60}, "attempts, timeout: only a task that waits takes it; give wait=True"),
+        ({"metrics": "accuracy", "wait": True}, "metrics must be a list of strings such as"),
+        ({"metrics": [""], "wait": True}, "must be a non-empty string such as 'accuracy'"),
+        ({"backend": "kubernetes", "backend_config": {"namespce": "a"}}, "namespce"),
+        ({"backend": "kubernetes", "backend_config": ["a"]}, "settings of the kubernetes backend must be a dict"),
+    ],
+)
+def test_an_input_that_no_run_could_use_is_refused_when_the_pipeline_is_compiled(inputs, message):
+    with pytest.raises(ValueError, match=message) as refused:
+        train_task(trainer=TRAINER, **inputs)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["model", "status", "top-1"])
 def test_a_metric_that_cannot_be_an_output_is_refused(name):
     with pytest.raises(ValueError, match="cannot be an output"):
         wait_task(job={}, metrics=[name])

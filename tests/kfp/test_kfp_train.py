@@ -296,7 +296,7 @@ def test_invalid_inputs_are_refused_in_one_line_and_nothing_is_created(task, cli
 def test_an_unknown_on_kill_is_refused(task, client, request_):
     finished = task("train", request=request_, on_kill="maybe").run()
 
-    assert finished.stderr == "error: on_kill must be one of cancel, keep, got 'maybe'\n"
+    assert finished.stderr == "error: on_kill must be one of cancel, keep; got 'maybe'\n"
     assert client.list_jobs() == []
 
 

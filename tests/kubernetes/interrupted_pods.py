@@ -18,8 +18,6 @@ from fake_cluster.raw_client import RawClient
 from trainer_core import Checkpoints, CustomTrainer, Owner, TrainerClient
 from trainer_core.jobs import Outcome
 
-__all__ = ["INTERRUPTIONS", "INTERVAL", "Training"]
-
 #: Steps between two checkpoints.
 INTERVAL = 5
 _RANKS = 2
@@ -143,7 +141,6 @@ class Training:
             (self.folder / "release").touch()
 
     def _find_pods(self, rank: int) -> list[str]:
-        """Return the names of the pods of a rank that run: one, or none."""
         return [
             raw["metadata"]["name"]
             for raw in self.cluster.objects("pods")

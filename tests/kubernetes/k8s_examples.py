@@ -95,7 +95,6 @@ class Example:
     attempt: int = 0
 
     def objects(self) -> list[dict[str, Any]]:
-        """Return the objects in the order in which they are created."""
         request = self.request()
         if self.runtime is None:
             made = initializer_job.render_manifests(request, KubernetesBackendConfig(), NAMESPACE, self.attempt)

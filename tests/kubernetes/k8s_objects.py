@@ -57,12 +57,10 @@ def _status(name: str, state: dict[str, Any], restarts: int = 0, last: dict[str,
 
 
 def waits(reason: str, message: str = "", name: str = "node", **more: Any) -> dict[str, Any]:
-    """Return the status of a waiting container."""
     return _status(name, {"waiting": {"reason": reason, "message": message}}, **more)
 
 
 def runs(name: str = "node", **more: Any) -> dict[str, Any]:
-    """Return the status of a running container."""
     return _status(name, {"running": {"startedAt": STARTED}}, **more)
 
 
@@ -84,12 +82,10 @@ def error(kind: str = "ValueError", message: str = "bad shape") -> str:
 
 
 def condition(kind: str, status: str, reason: str = "", message: str = "") -> dict[str, Any]:
-    """Return a condition."""
     return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": ENDED}
 
 
 def unscheduled(reason: str, message: str) -> dict[str, Any]:
-    """Return status fields of an unscheduled pod."""
     return {
         "phase": "Pending",
         "containerStatuses": [],
@@ -100,12 +96,10 @@ def unscheduled(reason: str, message: str) -> dict[str, Any]:
 
 
 def disrupted(reason: str, message: str = "") -> dict[str, Any]:
-    """Return status fields of a disrupted pod."""
     return {"conditions": [condition("DisruptionTarget", "True", reason, message)]}
 
 
 def train_job(*conditions: dict[str, Any], roles=(), labels=None, annotations=None, status=None, **spec: Any):
-    """Return a raw TrainJob."""
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
@@ -129,12 +123,10 @@ def train_job(*conditions: dict[str, Any], roles=(), labels=None, annotations=No
 
 
 def role(name: str = "node", **counts: int) -> dict[str, Any]:
-    """Return the status of a replicated job."""
     return {"name": name, "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 0, **counts}
 
 
 def event(reason: str, message: str, *, kind: str = "Pod", name: str = f"{JOB}-node-0-0-abcde", **fields: Any):
-    """Return a raw event of core/v1."""
     return {
         "metadata": {"name": "x", "namespace": NAMESPACE, "creationTimestamp": CREATED},
         "involvedObject": {"kind": kind, "name": name, "namespace": NAMESPACE, "uid": fields.pop("uid", "")},

@@ -95,5 +95,4 @@ def seen(
 
 
 def finished(client: TrainerClient, ref: TrainJobRef, **settings: Any) -> Outcome:
-    """What a job left, which must end soon."""
     return client.wait(ref, **{"timeout": 600, **settings})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 kubernetes = pytest.importorskip("kubernetes")
-kubernetes_asyncio = pytest.importorskip("kubernetes_asyncio")
 
 PLACE = ("trainer.kubeflow.org", "v1alpha1", "default", "trainjobs")
 JOB = {
@@ -58,6 +57,7 @@ def test_a_sync_watch_continues_after_its_version_has_expired(cluster, api):
 
 
 async def test_an_async_watch_sees_what_happens(cluster):
+    kubernetes_asyncio = pytest.importorskip("kubernetes_asyncio")
     configuration = kubernetes_asyncio.client.Configuration(host=cluster.url)
     configuration.api_key["BearerToken"] = f"Bearer {cluster.token}"
     async with kubernetes_asyncio.client.ApiClient(configuration) as api:

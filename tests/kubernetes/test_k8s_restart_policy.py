@@ -123,6 +123,23 @@ def test_ten_waiting_processes_share_one_budget():
     assert {(outcome.restarts.total, outcome.restarts.counted) for outcome in outcomes} == {(2, 2)}
 
 
+def test_a_restart_after_a_lack_of_memory_asks_for_more():
+    trainer = {"kind": "container", "image": "custom:1", "resources_per_node": {"memory": "8Gi"}}
+    fields = {"trainer": trainer, "more_memory": {"limit": "12Gi"}}
+    with a_stage("oom", backoff_limit=100_000) as (cluster, client):
+        outcome = client.wait(client.submit(ask({"delay": 0, "no_progress": 9}, **fields)))
+        assert count_jobs(cluster) == 2
+    assert (outcome.restarts.counted, outcome.memory.amount, outcome.diagnosis.retryable) == (1, "12Gi", False)
+
+
+def test_each_mapped_task_has_its_own_budget():
+    with a_stage("preempted", backoff_limit=0) as (cluster, client):
+        tasks = [Owner(key=f"dag/run/task/{index}", slug="train", generation="1") for index in range(2)]
+        ended = [client.wait(client.submit(ask({"delay": 0, "max_restarts": 1}, owner=task))) for task in tasks]
+        assert count_jobs(cluster) == 4
+    assert [outcome.restarts.counted for outcome in ended] == [1, 1]
+
+
 def test_a_job_that_is_not_waited_for_is_restarted_by_the_next_submit_of_its_owner_within_the_budget():
     with a_stage("preempted", backoff_limit=0) as (cluster, client):
         request = ask({"max_restarts": 1, "delay": 0})

@@ -144,7 +144,6 @@ def supervisor_of(home: Path, name: str) -> psutil.Process:
 
 
 def kill(process: psutil.Process) -> None:
-    """Send SIGKILL and wait until the process is dead."""
     process.kill()
     assert wait_until_dead([process])
 

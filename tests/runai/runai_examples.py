@@ -74,7 +74,6 @@ class Example:
     attempt: int = 0
 
     def render(self) -> dict[str, Any]:
-        """Render the workload."""
         request = self.request()
         validation.check_request(request, self.template)
         return manifest.render_workload(request, self.template, self.config, NAMESPACE, self.attempt)

@@ -24,7 +24,6 @@ _T = TypeVar("_T")
 
 
 def create_client(cluster: Cluster, **settings: Any) -> TrainerClient:
-    """Return a client with a separate connection."""
     return TrainerClient(RunaiBackendConfig(project="team-a", client_configuration=cluster.configuration(), **settings))
 
 
@@ -45,7 +44,6 @@ def build_request(name: str | None = "job", runtime: str = "python", trainer: An
 def build_workload(
     phase: str | None = None, kind: str = "TrainingWorkload", *, status=None, annotations=None, **spec: Any
 ):
-    """Return a raw workload as the server has it."""
     return {
         "apiVersion": "run.ai/v2alpha1",
         "kind": kind,
@@ -62,7 +60,6 @@ def build_workload(
 
 
 def build_pod(name: str = "digits-0-0", role: str = "", phase: str = "Running", state=None, **labels: str):
-    """Return the state of a pod of a workload."""
     state = state or {"running": {"startedAt": CREATED}}
     status = {"name": "main", "image": "x", "state": state, "lastState": {}, "restartCount": 0}
     return parse.parse_pod(

@@ -177,6 +177,23 @@ def test_a_deleted_trial_is_not_run_again(client: TrainerClient) -> None:
     assert [trial.status for trial in outcome.trials] == ["Lost", *["Complete"] * 5]
 
 
+def test_an_entry_that_was_created_while_the_list_was_read_is_found(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        driver.step()
+    jobs, hidden = backend(client).jobs, {}
+
+    def hide_the_first_from_a_list(call: str) -> None:
+        if call == "list":
+            hidden.update([(name := min(jobs), jobs.pop(name))])
+        else:
+            jobs.update(hidden)
+
+    backend(client).on_call = hide_the_first_from_a_list
+    with open_search(client) as driver:
+        table = driver.step(create=False).table
+    assert [trial.status for trial in table.trials.values()] == ["Running", "Running"]
+
+
 def test_a_gap_that_a_new_driver_finds_is_a_deleted_trial(client: TrainerClient) -> None:
     with open_search(client) as driver:
         driver.step()
@@ -668,6 +685,19 @@ def test_a_driver_keeps_at_hand_only_the_trials_that_can_change_and_the_newest_e
         assert len(driver._entries) == 41
         # A table of all trials is in every 32nd entry, and would be in memory as often.
         assert not any(entry.section.settled for entry in driver._entries.values())
+
+
+def test_an_entry_has_the_trials_that_have_ended_since_the_last_table_of_all_also_with_another_driver(
+    client: TrainerClient,
+) -> None:
+    with open_search(client, trial_config=TrialConfig(40, 1)) as driver:
+        run_to_end(client, driver)
+    with open_search(client, trial_config=TrialConfig(41, 1)) as driver:
+        driver.step()
+    section = list_runs(client)[-1].request.search
+    assert section is not None
+    # Entry 32 has the table of all trials that had ended before it.
+    assert [line[0] for line in section.settled] == list(range(32, 40))
 
 
 def test_a_trial_that_had_settled_is_retried_when_another_driver_allows_it(client: TrainerClient) -> None:

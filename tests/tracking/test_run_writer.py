@@ -10,7 +10,7 @@ from trainer_core.errors import TrackingError
 from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.tracking import tags
 from trainer_core.tracking.mlflow_api import MlflowRun, fit_names
-from trainer_core.tracking.run import RunWriter
+from trainer_core.tracking.run import RunWriter, list_unreported_runs
 
 REF = TrainJobRef("local", "/home", "job", "uid-1")
 
@@ -225,3 +225,19 @@ def test_names_that_mlflow_refuses_are_replaced_by_distinct_ones():
     assert keys["top5 (%)"] == "top5 ___"
     assert max(map(len, keys.values())) == 250
     assert json.dumps(keys) == json.dumps(fit_names(names))
+
+
+def test_unreported_runs_of_many_experiments_are_searched_in_parts_and_each_is_listed_once():
+    experiments, asked = [str(number) for number in range(250)], []
+
+    class Searched(Api):
+        def list_experiment_ids(self):
+            return experiments
+
+        def search_runs(self, ids, condition):
+            asked.append(ids)
+            return [self.get_run("run")] if "7" in ids else []
+
+    assert [run.id for run in list_unreported_runs(Searched(), "local")] == ["run"]
+    parts = [experiments[:100], experiments[100:200], experiments[200:]]
+    assert asked == [part for part in parts for _ in range(3)]

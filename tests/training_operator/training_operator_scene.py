@@ -15,7 +15,6 @@ CONTAINER = {"kind": "container", "image": IMAGE}
 
 
 def create_client(cluster: Cluster, namespace: str = "default", **settings: Any) -> TrainerClient:
-    """Return a client with a separate connection."""
     config = {"namespace": namespace, "client_configuration": cluster.configuration(), **settings}
     return TrainerClient(TrainingOperatorBackendConfig(**config))
 

@@ -51,7 +51,6 @@ class Node:
         self.log = folder / "termination.json"
 
     def start(self, code: dict[str, Any] | str, python: tuple[str, ...] = BARE, **env: str) -> subprocess.Popen[str]:
-        """Start one process of the node."""
         # Replaced, never written over: another process of the node may be reading it.
         payload, new = self.folder / "payload.json", self.folder / "payload.new"
         new.write_text(code if isinstance(code, str) else serializer.payload(code), encoding="utf-8")
@@ -82,7 +81,6 @@ class Node:
         return Ended(process.returncode, stdout, stderr, record)
 
     def run(self, code: dict[str, Any] | str, python: tuple[str, ...] = BARE, **env: str) -> Ended:
-        """Run one process to its end."""
         return self.end(self.start(code, python, **env))
 
 

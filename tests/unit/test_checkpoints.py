@@ -598,6 +598,14 @@ def test_due_by_time_counts_from_the_end_of_a_save_that_takes_long(start_store, 
     assert store.due(2)
 
 
+def test_each_call_of_due_is_a_sign_of_life_for_the_option_stalled(start_store, monkeypatch):
+    store, steps = start_store(), []
+    monkeypatch.setattr(checkpoints.beats, "beat", steps.append)
+    store.due(7)
+    store.due(8)
+    assert steps == [7, 8]
+
+
 def test_without_a_rhythm_a_save_is_never_due(start_store):
     store = start_store()
     assert not any(store.due(step) for step in range(100))

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from typing import ClassVar
 
-import kubernetes_asyncio.client
 import pytest
 from kubernetes.client import (
     V1Affinity,
@@ -116,6 +115,8 @@ def test_every_kubernetes_field_has_its_class():
 
 
 def test_objects_of_the_async_client_are_accepted():
+    import kubernetes_asyncio.client  # Half a second for each process that collects the tests.
+
     assert DistributedConfig(env=[kubernetes_asyncio.client.V1EnvVar(name="A", value="b")]).env == [
         V1EnvVar(name="A", value="b")
     ]

@@ -54,6 +54,8 @@ def rules(**settings):
         ({"exit_codes": {137: "never"}}, replace(LOST, exit_code=-9), "final"),
         ({"exit_codes": {129: "never"}}, replace(LOST, exit_code=-1), "final"),
         ({"exit_codes": {9: "never"}}, replace(LOST, exit_code=-9), "count"),
+        ({"exit_codes": {255: "free"}}, replace(BUG, exit_code=255), "free"),
+        ({"exit_codes": {255: "never"}}, replace(LOST, exit_code=0), "count"),
         ({"exit_codes": {1: "count"}, "max_restarts": 0}, BUG, "final"),
         ({"exit_codes": {1: "count"}}, EndedStart(Category.DELETED, exit_code=1), "final"),
         ({"exit_codes": {1: "free"}}, EndedStart(Category.DEADLINE, exit_code=1), "final"),

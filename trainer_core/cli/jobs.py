@@ -266,8 +266,7 @@ def retry(
 def suspend(context: typer.Context, name: NameArgument) -> None:
     """Stop the processes of a TrainJob but keep the TrainJob, to resume it later. Exits with 1 if it has ended."""
     client = _get_client(context)
-    ref, status = _read_status(client, name)
-    _refuse_ended(ref, status, "suspended")
+    ref, status = _read_unfinished(client, name, "suspended")
     client.suspend(ref)
     print(f"{name} suspended: it was {status}")
 
@@ -275,8 +274,7 @@ def suspend(context: typer.Context, name: NameArgument) -> None:
 def resume(context: typer.Context, name: NameArgument) -> None:
     """Start a suspended TrainJob again, from its last checkpoint if it has one. Exits with 1 if it has ended."""
     client = _get_client(context)
-    ref, status = _read_status(client, name)
-    _refuse_ended(ref, status, "resumed")
+    ref, status = _read_unfinished(client, name, "resumed")
     client.resume(ref)
     print(f"{name} resumed: it was {status}")
 
@@ -409,12 +407,14 @@ def _read_status(client: TrainerClient, name: str) -> tuple[TrainJobRef, str]:
     return ref, client.observe(ref).status
 
 
-def _refuse_ended(ref: TrainJobRef, status: str, change: str) -> None:
+def _read_unfinished(client: TrainerClient, name: str, change: str) -> tuple[TrainJobRef, str]:
+    ref, status = _read_status(client, name)
     if status in _ENDED:
         raise JobEndedError(
             f"TrainJob {ref.name!r} is {status} and cannot be {change}; continue a failed one with "
             f"`trainjob retry {ref.name}`"
         )
+    return ref, status
 
 
 def _read_details(client: TrainerClient, job: TrainJob) -> job_table.JobDetails:

@@ -86,11 +86,7 @@ def checkpoint_path() -> Path | None:
 
 
 def flush() -> None:
-    """Wait for a save in the background, at the end of the training function.
-
-    Raises:
-        CheckpointError: That save failed.
-    """
+    """Wait for a save in the background, at the end of the training function."""
     if store := _find_store():
         store.flush()
 

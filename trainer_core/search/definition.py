@@ -17,21 +17,6 @@ from trainer_core.search.space import Distribution, count_cells, draw, parse_spa
 from trainer_core.secrets import redact
 from trainer_core.text import missing_extra
 
-__all__ = [
-    "Algorithm",
-    "Asha",
-    "Direction",
-    "GridSearch",
-    "MedianStop",
-    "Objective",
-    "OptunaSampler",
-    "RandomSearch",
-    "SearchDefinition",
-    "StopPolicy",
-    "TrialConfig",
-    "build_search_data",
-]
-
 _MAX_TRIALS = 100_000
 _VALUES = ("last", "min", "max", "best")
 

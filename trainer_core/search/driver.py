@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from trainer_core.backends.follower import Follower
     from trainer_core.client import TrainerClient
 
-__all__ = ["SearchDriver", "SearchState"]
-
 _log = logging.getLogger(__name__)
 #: Entries between two that carry the lines of all trials.
 _FULL_TABLE = 32

@@ -8,8 +8,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from trainer_core.errors import InvalidRequestError
 
-__all__ = ["COUNTED_STATES", "RungReport", "SettledTrial", "TrialState", "parse_lines"]
-
 #: How a trial ended. Lost: it failed for a reason that says nothing about its parameters, such as a lost node.
 TrialState: TypeAlias = Literal["Complete", "StoppedEarly", "Failed", "Lost"]
 #: States of the trials from which an algorithm learns.

@@ -19,8 +19,6 @@ from trainer_core.search.space import variable_name
 from trainer_core.torchtune import TorchTuneConfig
 from trainer_core.validation import list_names
 
-__all__ = ["apply_objective", "apply_parameters", "check_trial"]
-
 #: A parameter in the arguments or variables of an image, as in Katib's trial templates.
 _PLACEHOLDER = re.compile(r"\$\{trialParameters\.([^}]*)\}")
 

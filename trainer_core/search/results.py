@@ -13,8 +13,6 @@ from trainer_core.search.space import Distribution
 if TYPE_CHECKING:
     from trainer_core.jobs import TrainJob
 
-__all__ = ["BestTrial", "Metric", "OptimizationJob", "Result", "SearchOutcome", "Trial"]
-
 
 @dataclass(frozen=True)
 class Metric:

@@ -23,8 +23,6 @@ from trainer_core.template import TrainJobTemplate
 if TYPE_CHECKING:
     from trainer_core.client import TrainerClient
 
-__all__ = ["Searches"]
-
 _log = logging.getLogger(__name__)
 _STATUSES = frozenset({"Created", "Running", "Complete", "Failed"})
 

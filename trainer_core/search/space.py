@@ -15,8 +15,6 @@ from trainer_core.errors import InvalidRequestError
 from trainer_core.packaging import func_args
 from trainer_core.secrets import redact
 
-__all__ = ["Choice", "Distribution", "LogUniform", "RandInt", "Search", "Uniform", "parse_space", "variable_name"]
-
 #: A name of Python; with dots it is an entry of a dict argument, or a field of a recipe.
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _MAX_PARAMETERS = 100
@@ -30,12 +28,7 @@ _EXAMPLE = "such as {'lr': {'loguniform': [1e-4, 1e-1]}, 'batch': [16, 32]}"
 
 @dataclass(frozen=True)
 class Uniform:
-    """A float between two bounds, both included, each value as likely as any other.
-
-    Args:
-        min: The smallest value.
-        max: The largest value.
-    """
+    """A float between two bounds, both included, each value as likely as any other."""
 
     min: float
     max: float
@@ -50,13 +43,9 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogUniform:
-    """A float between two bounds, both included, each order of magnitude as likely as any other.
+    """A float between two bounds, both included, each order of magnitude as likely as any other."""
 
-    Args:
-        min: The smallest value, greater than 0.
-        max: The largest value.
-    """
-
+    #: The smallest value, greater than 0.
     min: float
     max: float
 
@@ -72,16 +61,11 @@ class LogUniform:
 
 @dataclass(frozen=True)
 class RandInt:
-    """A whole number between two bounds, both included.
-
-    Args:
-        min: The smallest value.
-        max: The largest value.
-        log: Whether each order of magnitude is as likely as any other. Default False: each value is.
-    """
+    """A whole number between two bounds, both included."""
 
     min: int
     max: int
+    #: Whether each order of magnitude is as likely as any other. Default False: each value is.
     log: bool = False
 
     def __post_init__(self) -> None:
@@ -98,12 +82,9 @@ class RandInt:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of a list of values.
+    """One of a list of values."""
 
-    Args:
-        values: The values: JSON data. A list is the short form of a choice.
-    """
-
+    #: The values: JSON data. A list is the short form of a choice.
     values: tuple[Any, ...]
 
     def __post_init__(self) -> None:

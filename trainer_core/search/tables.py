@@ -16,8 +16,6 @@ from trainer_core.search.results import BestTrial, Metric, Result, SearchOutcome
 if TYPE_CHECKING:
     from trainer_core.client import TrainerClient
 
-__all__ = ["build_outcome", "build_result", "build_trials", "describe", "get_status"]
-
 
 def build_trials(definition: SearchDefinition, table: SearchTable) -> list[Trial]:
     """Return the trials by number."""

@@ -23,16 +23,6 @@ from trainer_core.secrets import SecretRef
 from trainer_core.text import format_size
 from trainer_core.trainers import CustomTrainer
 
-__all__ = [
-    "add_example",
-    "build_record",
-    "build_run",
-    "check_same_search",
-    "compute_digest",
-    "restore_template",
-    "strip_template",
-]
-
 #: Bytes that the files of a project may have in all trials of a search on a cluster.
 _MAX_PROJECTS = 50_000_000
 #: Fields of an image that may have placeholders of parameters.

@@ -12,7 +12,6 @@ from fake_cluster.cluster import Cluster
 
 
 def main() -> None:
-    """Run until the standard input is closed."""
     parser = argparse.ArgumentParser(prog="fake_cluster", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="where to listen; 0 for any free port")
     parser.add_argument("--keep", type=int, default=100_000, help="how many changes watches can go back")

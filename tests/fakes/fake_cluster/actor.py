@@ -12,8 +12,6 @@ from fake_cluster.recorder import Recorder
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import PODS
 
-__all__ = ["Actor"]
-
 
 class Actor:
     """One pod, and its first container."""
@@ -30,12 +28,10 @@ class Actor:
 
     @property
     def is_there(self) -> bool:
-        """Whether the pod is still there."""
         found = self._store.find(PODS, *self.pod.key)
         return found is not None and found.metadata["uid"] == self.pod.metadata["uid"]
 
     def schedule(self) -> None:
-        """Give it a node."""
         self.state.scheduled = True
         self._store.change(PODS, *self.pod.key, lambda raw: raw["spec"].update(nodeName=NODE))
         namespace, name = self.pod.key
@@ -43,19 +39,16 @@ class Actor:
         self.write()
 
     def stay_unscheduled(self, message: str) -> None:
-        """Find no node for it."""
         self.state.scheduled = False
         self.state.set("PodScheduled", False, "Unschedulable", message)
         self.write()
         self.event_v1("FailedScheduling", message, "Scheduling")
 
     def wait(self, reason: str, message: str | None = None) -> None:
-        """Let its container wait."""
         self.container.state = waiting(reason, message)
         self.write()
 
     def run(self, *lines: str) -> None:
-        """Start its container, which prints lines."""
         self.container.state = running()
         log = self._logs.start(self.pod.metadata["uid"], self.container.name)
         for line in lines:
@@ -64,7 +57,6 @@ class Actor:
         self.write()
 
     def exit(self, code: int, reason: str | None = None, message: str | None = None) -> None:
-        """Let its container end."""
         started = self.container.state.get("running", {}).get("startedAt")
         self.container.state = terminated(code, started, reason, message)
         if log := self._logs.current(self.pod.metadata["uid"], self.container.name):
@@ -72,7 +64,6 @@ class Actor:
         self.write()
 
     def back_off(self, duration: str) -> None:
-        """Let its container wait until it is restarted."""
         namespace, name = self.pod.key
         about = f"restarting failed container={self.container.name} pod={name}_{namespace}({self.pod.metadata['uid']})"
         self.container.last = {"terminated": self.container.state["terminated"]}
@@ -80,12 +71,10 @@ class Actor:
         self.wait("CrashLoopBackOff", f"back-off {duration} {about}")
 
     def restart(self, *lines: str) -> None:
-        """Start its container once more."""
         self.container.restart()
         self.run(*lines)
 
     def finish(self) -> None:
-        """Start nothing of it again."""
         self.state.ended = True
         self.write()
 
@@ -95,12 +84,10 @@ class Actor:
         self.write()
 
     def vanish(self) -> None:
-        """Delete it at once."""
         if self.is_there:
             self._store.delete(PODS, *self.pod.key, grace=0)
 
     def event(self, reason: str, message: str, component: str = "kubelet") -> None:
-        """Record an event about it."""
         self._recorder.record(self.pod.raw, reason, message, component)
 
     def event_v1(self, reason: str, note: str, action: str) -> None:
@@ -108,7 +95,6 @@ class Actor:
         self._recorder.record_v1(self.pod.raw, reason, note, "default-scheduler", action)
 
     def write(self) -> None:
-        """Write its status."""
         status = self.state.render()
 
         def put(raw: dict[str, Any]) -> None:

@@ -21,8 +21,6 @@ from trainer_core.k8s.resources import (
     ApiResource,
 )
 
-__all__ = ["Admission"]
-
 Raw = Mapping[str, Any]
 _OURS = {TRAINING_RUNTIMES.kind: TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES.kind: CLUSTER_TRAINING_RUNTIMES}
 _PATCHES = "spec.runtimePatches"

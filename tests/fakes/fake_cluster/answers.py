@@ -8,22 +8,6 @@ from typing import Any
 
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = [
-    "RefusedError",
-    "already_exists",
-    "bad_request",
-    "conflict",
-    "denied",
-    "expired",
-    "forbidden",
-    "invalid",
-    "not_found",
-    "of_code",
-    "qualified",
-    "success",
-    "unauthorized",
-]
-
 _REASONS = {
     400: ("BadRequest", "the server rejected our request for an unknown reason"),
     401: ("Unauthorized", "Unauthorized"),
@@ -74,7 +58,6 @@ def qualified(kind: ApiResource) -> str:
 
 
 def success(kind: ApiResource, name: str, uid: str) -> dict[str, Any]:
-    """Return the Status that a finished deletion is answered with."""
     details = {"name": name, **({"group": kind.group} if kind.group else {}), "kind": kind.plural, "uid": uid}
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
@@ -88,12 +71,10 @@ def of_code(code: int, retry_after: float | None = None) -> RefusedError:
 
 
 def not_found(kind: ApiResource, name: str) -> RefusedError:
-    """The object is not there."""
     return RefusedError(404, f'{qualified(kind)} "{name}" not found', details=_about(kind, name))
 
 
 def already_exists(kind: ApiResource, name: str) -> RefusedError:
-    """The name is taken."""
     return RefusedError(409, f'{qualified(kind)} "{name}" already exists', "AlreadyExists", _about(kind, name))
 
 
@@ -110,19 +91,16 @@ def expired(message: str) -> RefusedError:
 
 
 def bad_request(message: str) -> RefusedError:
-    """The request cannot be read."""
     return RefusedError(400, message)
 
 
 def unauthorized() -> RefusedError:
-    """The token is not known."""
     return RefusedError(401)
 
 
 def forbidden(
     kind: ApiResource, verb: str, user: str, namespace: str | None, name: str | None, part: str | None
 ) -> RefusedError:
-    """RBAC does not let this user do that."""
     what = f'{qualified(kind)} "{name}"' if name else qualified(kind)
     resource = f"{kind.plural}/{part}" if part else kind.plural
     where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
@@ -133,7 +111,6 @@ def forbidden(
 
 
 def invalid(kind: ApiResource, name: str, causes: Sequence[tuple[str, str, str]]) -> RefusedError:
-    """The object breaks the rules of its schema."""
     problems = [f"{field}: {message}" for _, field, message in causes]
     text = problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
     subject = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
@@ -147,7 +124,6 @@ def invalid(kind: ApiResource, name: str, causes: Sequence[tuple[str, str, str]]
 
 
 def denied(webhook: str, problems: Sequence[str]) -> RefusedError:
-    """An admission webhook says no."""
     text = problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
     return RefusedError(403, f"admission webhook {json.dumps(webhook)} denied the request: {text}")
 

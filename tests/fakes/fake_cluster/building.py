@@ -9,8 +9,6 @@ from typing import Any
 from fake_cluster.patching import strategic
 from trainer_core.k8s.resources import JOBSETS
 
-__all__ = ["ANCESTOR", "COMPLETION_INDEX", "containers_of", "jobset", "node_count", "owned_by", "steps_of"]
-
 Raw = dict[str, Any]
 
 ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
@@ -20,7 +18,6 @@ _GPU = "gpu"
 
 
 def jobset(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Raw:
-    """Return the JobSet of a TrainJob."""
     template = copy.deepcopy(runtime["spec"]["template"])
     policy = runtime["spec"].get("mlPolicy") or {}
     name, spec = trainjob["metadata"]["name"], trainjob["spec"]
@@ -46,7 +43,6 @@ def jobset(trainjob: Mapping[str, Any], runtime: Mapping[str, Any]) -> Raw:
 
 
 def owned_by(owner: Mapping[str, Any]) -> Raw:
-    """Return a reference to the controller of an object."""
     metadata = owner["metadata"]
     return {
         "apiVersion": owner["apiVersion"],
@@ -59,17 +55,14 @@ def owned_by(owner: Mapping[str, Any]) -> Raw:
 
 
 def node_count(spec: Mapping[str, Any], policy: Mapping[str, Any]) -> int:
-    """Return how many nodes a TrainJob has."""
     return int((spec.get("trainer") or {}).get("numNodes") or policy.get("numNodes") or 1)
 
 
 def steps_of(jobset_spec: Mapping[str, Any]) -> list[Raw]:
-    """Return the replicated jobs of a JobSet."""
     return jobset_spec.get("replicatedJobs") or []
 
 
 def containers_of(step: Mapping[str, Any], name: str | None = None) -> list[Raw]:
-    """Return the containers of a replicated job; only those of a name, if given."""
     found = step["template"]["spec"]["template"]["spec"].get("containers") or []
     return [container for container in found if name in (None, container["name"])]
 

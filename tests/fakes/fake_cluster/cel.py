@@ -11,8 +11,6 @@ from typing import Any
 
 from fake_cluster.structural import list_key
 
-__all__ = ["unknown", "violations"]
-
 Schema = Mapping[str, Any]
 _IMMUTABLE = "self == oldSelf"
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from datetime import datetime, timezone
 
-__all__ = ["advance", "micro_time", "now", "read"]
-
 _ahead = 0.0
 
 
@@ -17,7 +15,6 @@ def advance(seconds: float) -> None:
 
 
 def read() -> float:
-    """Return the time in seconds since the epoch."""
     return time.time() + _ahead
 
 
@@ -27,7 +24,6 @@ def now() -> str:
 
 
 def micro_time() -> str:
-    """Return the time as a MicroTime."""
     return _read_utc().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

@@ -52,8 +52,6 @@ from trainer_core.k8s.resources import (
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
 
-__all__ = ["Cluster"]
-
 _T = TypeVar("_T")
 _LOOK = 0.01
 #: Seconds after which the garbage collector notices something: controllers have noticed it before.
@@ -131,7 +129,6 @@ class Cluster:
             self._add(raw)
 
     def __enter__(self) -> Cluster:
-        """Start."""
         self._thread.start()
         self.url = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
         return self
@@ -146,7 +143,6 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End everything that runs."""
         # An informer would keep sending requests: to the next cluster, if that gets the same port.
         informer.stop_informers(self.url)
         try:
@@ -193,7 +189,6 @@ class Cluster:
 
     @property
     def token(self) -> str:
-        """A token that is valid now."""
         return next(iter(self._gate.tokens), TOKEN)
 
     @property
@@ -241,7 +236,6 @@ class Cluster:
         return self._store.create(kind, raw).raw
 
     def get(self, kind: ApiResource | str, name: str, namespace: str | None = "default") -> dict[str, Any] | None:
-        """Return an object as it is now, or None."""
         asked = self._kind(kind)
         found = self.call(lambda: self._store.find(asked, namespace if asked.namespaced else None, name))
         return copy.deepcopy(found.raw) if found else None
@@ -272,7 +266,6 @@ class Cluster:
     def update_status(
         self, kind: ApiResource | str, name: str, status: Mapping[str, Any], namespace: str | None = "default"
     ) -> None:
-        """Replace the status of an object."""
         asked = self._kind(kind)
 
         def edit(raw: dict[str, Any]) -> None:
@@ -338,7 +331,6 @@ class Cluster:
 
     @property
     def requests(self) -> list[Request]:
-        """Every request so far, oldest first."""
         return list(self._server.requests)
 
     @property
@@ -377,11 +369,9 @@ class Cluster:
 
     @property
     def watches(self) -> int:
-        """How many watches are open."""
         return self.call(lambda: len(self._server.watches))
 
     def break_watches(self) -> None:
-        """Cut the connection of every watch."""
         self.call(self._server.watches.cut)
 
     def backup(self) -> Backup:
@@ -406,7 +396,6 @@ class Cluster:
         self._gate.forbid(verb, resource, namespace)
 
     def allow(self, verb: str, resource: str, namespace: str | None = None) -> None:
-        """Give a permission back."""
         self._gate.allow(verb, resource, namespace)
 
     def until(self, condition: Callable[[], _T], patience: float = 300.0) -> _T:

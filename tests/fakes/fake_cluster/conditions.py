@@ -8,11 +8,8 @@ from typing import Any
 from fake_cluster import clock
 from fake_cluster.store import seconds_of
 
-__all__ = ["condition", "is_true", "set_condition", "time_to_live"]
-
 
 def condition(raw: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
-    """Return a condition of an object, or None."""
     for found in (raw.get("status") or {}).get("conditions") or ():
         if found["type"] == type_:
             return found
@@ -20,7 +17,6 @@ def condition(raw: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
 
 
 def is_true(raw: Mapping[str, Any], type_: str) -> bool:
-    """Whether a condition of an object is True."""
     found = condition(raw, type_)
     return found is not None and found["status"] == "True"
 
@@ -28,7 +24,6 @@ def is_true(raw: Mapping[str, Any], type_: str) -> bool:
 def set_condition(
     raw: dict[str, Any], type_: str, status: bool, reason: str | None = None, message: str | None = None
 ) -> None:
-    """Set a condition of an object."""
     conditions = raw.setdefault("status", {}).setdefault("conditions", [])
     told = {"reason": reason, "message": message}
     new = {"type": type_, "status": str(status), **{key: value for key, value in told.items() if value is not None}}

@@ -11,8 +11,6 @@ from fake_cluster.resource_kinds import stored_as
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = ["Controllers", "Reconcile"]
-
 #: Brings the world nearer to what an object asks for; returns seconds after which to look again, or None.
 Reconcile = Callable[[Record], float | None]
 _Key = tuple[ApiResource, str, str]

@@ -13,16 +13,6 @@ from jsonschema import Draft7Validator
 
 from fake_cluster import structural
 
-__all__ = [
-    "TRAINER_VERSIONS",
-    "definition",
-    "definitions",
-    "list_violations",
-    "read_facts",
-    "schema",
-    "stock_runtimes",
-]
-
 TRAINER_VERSIONS = ("2.0", "2.1", "2.2", "2.3")
 _FOLDER = Path(__file__).parents[1] / "api_schemas"
 _OTHERS = ("jobset.x-k8s.io-0.12", "kubeflow.org-1.9")
@@ -38,12 +28,10 @@ def definitions(trainer: str) -> tuple[dict[str, Any], ...]:
 
 
 def definition(kind: str, trainer: str = "2.3") -> dict[str, Any]:
-    """Return the definition of a kind; not to be changed."""
     return next(raw for raw in definitions(trainer) if raw["spec"]["names"]["kind"] == kind)
 
 
 def schema(kind: str, trainer: str = "2.3") -> dict[str, Any]:
-    """Return the OpenAPI schema of a kind; not to be changed."""
     (version,) = definition(kind, trainer)["spec"]["versions"]
     found: dict[str, Any] = version["schema"]["openAPIV3Schema"]
     return found

@@ -9,8 +9,6 @@ from typing import Any
 from fake_cluster.resource_kinds import ResourceKinds
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = ["VERSION", "core", "group", "groups", "openapi", "openapi_index", "resources"]
-
 VERSION = {
     "major": "1",
     "minor": "33",
@@ -26,12 +24,10 @@ _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "updat
 
 
 def core() -> dict[str, Any]:
-    """Return ``/api``."""
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
 def groups(registry: ResourceKinds) -> dict[str, Any]:
-    """Return ``/apis``."""
     named = itertools.groupby(
         sorted({(kind.group, kind.version) for kind in registry if kind.group}), lambda key: key[0]
     )
@@ -69,7 +65,6 @@ def _resource(kind: ApiResource, name: str, verbs: list[str]) -> dict[str, Any]:
 
 
 def openapi_index(registry: ResourceKinds) -> dict[str, Any]:
-    """Return ``/openapi/v3``."""
     places = sorted({f"apis/{kind.api_version}" if kind.group else f"api/{kind.version}" for kind in registry})
     return {
         "paths": {place: {"serverRelativeURL": f"/openapi/v3/{place}?hash={abs(hash(place)):X}"} for place in places}

@@ -8,8 +8,6 @@ from typing import Any
 from fake_cluster.history import Record
 from trainer_core.k8s.resources import EVENTS, EVENTS_V1, ApiResource
 
-__all__ = ["kept", "shown"]
-
 _NAMES = {
     "note": "message",
     "regarding": "involvedObject",
@@ -23,7 +21,6 @@ _BACK = {value: key for key, value in _NAMES.items()}
 
 
 def kept(kind: ApiResource, raw: dict[str, Any]) -> dict[str, Any]:
-    """Return an object as the store keeps it."""
     if kind == EVENTS_V1:
         renamed = {_NAMES.get(key, key): value for key, value in raw.items()}
         # The Go type of core/v1 has no omitempty on these: they are there, and null.

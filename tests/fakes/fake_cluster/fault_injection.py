@@ -10,8 +10,6 @@ from fake_cluster import answers
 from fake_cluster.answers import RefusedError
 from fake_cluster.faults import OF_REQUEST, Fault
 
-__all__ = ["spoil", "spoilt"]
-
 
 async def spoil(request: web.Request, fault: Fault) -> None:
     """Let a request fail; what happens within its answer is left to who writes that."""

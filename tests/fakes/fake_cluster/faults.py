@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 
 from aiohttp import web
 
-__all__ = ["KINDS", "OF_REQUEST", "Fault", "Faults"]
-
 
 @dataclass(frozen=True)
 class Fault:
@@ -35,7 +33,6 @@ class Fault:
 
     @property
     def name(self) -> str:
-        """What to count it as."""
         named = {
             "hang": self.hang,
             "reset": self.reset,
@@ -123,12 +120,10 @@ class Faults:
         self._rate, self._kinds, self._random = rate, kinds or KINDS, random.Random(seed)  # noqa: S311 -- a test
 
     def clear(self) -> None:
-        """Remove all planned and random faults."""
         self._plans.clear()
         self._rate = 0.0
 
     def of(self, method: str, path: str, watch: bool) -> Fault | None:
-        """Return what goes wrong with a request; None for nothing."""
         fault = self._planned(method, path, watch) or self._by_chance(watch)
         if fault is not None:
             self.counts[fault.name] += 1

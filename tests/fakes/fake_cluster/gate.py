@@ -8,8 +8,6 @@ from fake_cluster import answers
 from fake_cluster.resource_kinds import Address
 from trainer_core.k8s.resources import ACCESS_REVIEWS
 
-__all__ = ["TOKEN", "USER", "Gate"]
-
 TOKEN = "token-of-the-fake-cluster"
 USER = "system:serviceaccount:default:worker"
 
@@ -29,11 +27,9 @@ class Gate:
         self._forbidden.add((verb, resource, namespace))
 
     def allow(self, verb: str, resource: str, namespace: str | None = None) -> None:
-        """Give a permission back."""
         self._forbidden.discard((verb, resource, namespace))
 
     def allows(self, verb: str, resource: str, namespace: str | None) -> bool:
-        """Whether the role grants something."""
         return not any((v, resource, n) in self._forbidden for v in (verb, "*") for n in (namespace, None))
 
     def authenticate(self, headers: Mapping[str, str]) -> None:

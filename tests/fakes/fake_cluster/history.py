@@ -13,8 +13,6 @@ from typing import Any, Literal
 
 from fake_cluster.answers import expired
 
-__all__ = ["Change", "History", "Record"]
-
 StoredAs = tuple[str, str]
 
 
@@ -31,12 +29,10 @@ class Record:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Its metadata."""
         return self.raw["metadata"]
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace and name."""
         return self.metadata.get("namespace", ""), self.metadata["name"]
 
 

@@ -6,8 +6,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["INITIALIZER", "program"]
-
 #: Stands in for Trainer's initializer images: prints what it would fetch, and writes a file with the URI.
 INITIALIZER = """
 import os, pathlib
@@ -20,7 +18,6 @@ print("Fetching", os.environ.get("STORAGE_URI", "nothing"))
 
 
 def program(images: Mapping[str, str], container: Mapping[str, Any]) -> Sequence[str]:
-    """Return the entry point of a container's image."""
     image = container.get("image", "")
     for part, source in images.items():
         if part in image:

@@ -18,8 +18,6 @@ from fake_cluster.resource_kinds import stored_as
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import DISTRIBUTED_WORKLOADS, PODS, PYTORCH_JOBS, TRAINING_WORKLOADS, TRAINJOBS
 
-__all__ = ["ANNOTATION", "JOB_LIVES", "Lives"]
-
 #: On a TrainJob: names of lives, separated by commas.
 ANNOTATION = "fake-cluster/life"
 PROCESS = "process"
@@ -95,7 +93,6 @@ class Lives:
         return len(self._moves)
 
     async def stop(self) -> None:
-        """Stop all lives."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -17,8 +17,6 @@ from fake_cluster.resource_kinds import stored_as
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import JOBS, PODS
 
-__all__ = ["BatchJobs"]
-
 _CONTROLLER = "job-controller"
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _BACKOFF_LIMIT = 6

@@ -13,8 +13,6 @@ from fake_cluster.recorder import Recorder
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import JOBS, JOBSETS
 
-__all__ = ["JobSets"]
-
 _LABEL = "jobset.sigs.k8s.io"
 _CONTROLLER = "jobset-controller"
 
@@ -27,7 +25,6 @@ class JobSets:
         self._recorder = recorder
 
     def reconcile(self, record: Record) -> float | None:
-        """Bring a JobSet further."""
         raw = record.raw
         if record.metadata.get("deletionTimestamp"):
             return None

@@ -22,8 +22,6 @@ from fake_cluster.store import Store
 from fake_cluster.variables import ConfigError, command_line, environment
 from trainer_core.k8s.resources import PODS
 
-__all__ = ["Kubelet"]
-
 NODE = "node-a"
 _CONFIG_RETRY = 0.05
 _START_ERROR = 128

@@ -9,8 +9,6 @@ from fake_cluster.resource_kinds import NAMESPACES
 from fake_cluster.writing import Intent
 from trainer_core.k8s.resources import ACCESS_REVIEWS, JOBS
 
-__all__ = ["check"]
-
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 _KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")

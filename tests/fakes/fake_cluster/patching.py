@@ -8,8 +8,6 @@ from typing import Any
 
 from fake_cluster.answers import RefusedError
 
-__all__ = ["applied", "json_patched", "merged", "strategic"]
-
 #: Keys by which strategic merge finds an element of a list again; other lists are replaced as a whole.
 _KEYS = {
     "containers": "name",

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 
 from fake_cluster.actor import Actor
 
-__all__ = ["POD_LIVES", "Moves"]
-
 Moves = Iterator[None]
 _UNSCHEDULABLE = (
     "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available: "

@@ -8,23 +8,18 @@ from typing import Any
 
 from fake_cluster.clock import now
 
-__all__ = ["ContainerState", "PodState", "running", "terminated", "waiting"]
-
 Raw = dict[str, Any]
 
 
 def waiting(reason: str, message: str | None = None) -> Raw:
-    """Return the state of a container that does not run yet, or not again."""
     return {"waiting": {"reason": reason, **({"message": message} if message else {})}}
 
 
 def running() -> Raw:
-    """Return the state of a container that has just started."""
     return {"running": {"startedAt": now()}}
 
 
 def terminated(code: int, started: str | None = None, reason: str | None = None, message: str | None = None) -> Raw:
-    """Return the state of a container that has just ended."""
     told = {"message": message} if message else {}
     reason = reason or ("Completed" if code == 0 else "Error")
     return {
@@ -46,16 +41,13 @@ class ContainerState:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of a container that has ended."""
         return self.state.get("terminated", {}).get("exitCode")
 
     def restart(self) -> None:
-        """Keep how it ended, and count."""
         self.last = {"terminated": self.state["terminated"]} if "terminated" in self.state else self.last
         self.restarts += 1
 
     def render(self) -> Raw:
-        """Return it as a containerStatus."""
         is_running = "running" in self.state
         return {
             "name": self.name,
@@ -97,12 +89,10 @@ class PodState:
         self._conditions: dict[str, Raw] = {}
 
     def find(self, name: str) -> ContainerState:
-        """Return a container, init or not."""
         return next(container for container in (*self.inits, *self.containers) if container.name == name)
 
     @property
     def phase(self) -> str:
-        """The phase that follows from the containers."""
         if self.reason == "Evicted":
             return "Failed"
         codes = [container.exit_code for container in self.containers]
@@ -115,7 +105,6 @@ class PodState:
         return "Running" if begun else "Pending"
 
     def render(self) -> Raw:
-        """Return the whole status."""
         if not self.scheduled:
             return {"phase": "Pending", "conditions": list(self._conditions.values()), "qosClass": "BestEffort"}
         phase = self.phase
@@ -139,7 +128,6 @@ class PodState:
         }
 
     def set(self, type_: str, status: bool, reason: str | None = None, message: str | None = None) -> None:
-        """Set a condition."""
         old = self._conditions.get(type_)
         moment = old["lastTransitionTime"] if old and old["status"] == str(status) else now()
         told = {key: value for key, value in (("reason", reason), ("message", message)) if value}

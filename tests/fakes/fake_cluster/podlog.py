@@ -17,8 +17,6 @@ from fake_cluster.history import Change, Record
 from fake_cluster.resource_kinds import stored_as
 from trainer_core.k8s.resources import PODS
 
-__all__ = ["Log", "Logs", "stamp"]
-
 _SECOND = 1_000_000_000
 _BATCH = 256
 
@@ -41,13 +39,11 @@ class Log:
         self._changed = asyncio.Event()
 
     def write(self, line: bytes, when: int | None = None) -> None:
-        """Add a line."""
         assert isinstance(self.lines, list)
         self.lines.append((time.time_ns() if when is None else when, line))
         self._tell()
 
     def end(self) -> None:
-        """Mark the log as complete."""
         self.ended = True
         self._tell()
 
@@ -82,12 +78,10 @@ class Logs:
         return log
 
     def current(self, uid: str, container: str) -> Log | None:
-        """Return the log of the newest run."""
         runs = self._runs.get((uid, container))
         return runs[-1] if runs else None
 
     def previous(self, uid: str, container: str) -> Log | None:
-        """Return the log of the run before."""
         runs = self._runs.get((uid, container), [])
         return runs[-2] if len(runs) > 1 else None
 
@@ -180,5 +174,4 @@ def _text(batch: Sequence[tuple[int, bytes]], timestamps: bool) -> bytes:
 
 
 def lines_of(text: str | Sequence[Any]) -> list[bytes]:
-    """Return the lines of a text."""
     return [str(line).encode() for line in (text.splitlines() if isinstance(text, str) else text)]

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from fake_cluster.podlog import Log
 
-__all__ = ["Process", "StartError"]
-
 _CHUNK = 65536
 #: Seconds without output, after the end of all processes of a container, until reading ends.
 _DRAIN = 1.0
@@ -32,7 +30,6 @@ class Process:
 
     @classmethod
     async def start(cls, argv: Sequence[str], environment: Mapping[str, str], folder: Path, log: Log) -> Process:
-        """Start it."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,
@@ -76,7 +73,6 @@ class Process:
         return True
 
     def signal(self, number: int) -> None:
-        """Send a signal to all its processes."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 

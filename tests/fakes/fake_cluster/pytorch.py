@@ -12,8 +12,6 @@ from fake_cluster.recorder import Recorder
 from fake_cluster.store import Store, seconds_of
 from trainer_core.k8s.resources import PODS, PYTORCH_JOBS
 
-__all__ = ["PyTorchJobs"]
-
 _CONTROLLER = "pytorchjob-controller"
 _AGAIN = 0.05
 _MULTIKUEUE = "kueue.x-k8s.io/multikueue"
@@ -33,7 +31,6 @@ class PyTorchJobs:
         self._recorder = recorder
 
     def reconcile(self, record: Record) -> float | None:
-        """Bring a PyTorchJob further."""
         policy = record.raw["spec"].get("runPolicy") or {}
         if record.metadata.get("deletionTimestamp") or policy.get("managedBy") == _MULTIKUEUE:
             return None

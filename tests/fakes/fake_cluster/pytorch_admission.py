@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["WEBHOOK", "defaults", "problems"]
-
 Raw = Mapping[str, Any]
 
 WEBHOOK = "validator.pytorchjob.training-operator.kubeflow.org"

@@ -9,8 +9,6 @@ from typing import Any
 from fake_cluster.building import owned_by
 from trainer_core.k8s.resources import PODS
 
-__all__ = ["JOB_NAME", "REPLICA_INDEX", "REPLICA_TYPE", "index_of", "pod", "replicas_of", "type_of"]
-
 Raw = dict[str, Any]
 
 _PREFIX = "training.kubeflow.org"
@@ -35,12 +33,10 @@ def type_of(pod: Mapping[str, Any]) -> str:
 
 
 def index_of(pod: Mapping[str, Any]) -> int:
-    """Return which of the replicas of its type a pod is."""
     return int((pod["metadata"].get("labels") or {}).get(REPLICA_INDEX, 0))
 
 
 def pod(job: Mapping[str, Any], kind: str, index: int) -> Raw:
-    """Return the pod of a replica."""
     name, replica = job["metadata"]["name"], replicas_of(job)[kind][0]
     template = copy.deepcopy(replica["template"])
     metadata, spec = template.get("metadata") or {}, template["spec"]

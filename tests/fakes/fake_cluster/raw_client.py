@@ -10,8 +10,6 @@ import urllib3
 
 from fake_cluster.gate import TOKEN
 
-__all__ = ["RawClient"]
-
 _MERGE = "application/merge-patch+json"
 #: Seconds without an answer; a busy machine takes long.
 _PATIENCE = 100.0
@@ -26,22 +24,18 @@ class RawClient:
         self._pool = urllib3.PoolManager(retries=False)
 
     def __enter__(self) -> RawClient:
-        """Begin."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close all connections."""
         self._pool.clear()
 
     def send(self, method: str, path: str, body: Any = None, media: str | None = None) -> urllib3.BaseHTTPResponse:
-        """Send a request and return the answer as it is."""
         media = media or (_MERGE if method == "PATCH" else "application/json")
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         headers = {**self._headers, "Content-Type": media}
         return self._pool.request(method, self._url + path, body=data, headers=headers, timeout=_PATIENCE)
 
     def ask(self, method: str, path: str, body: Any = None, media: str | None = None) -> tuple[int, Any]:
-        """Send a request and return status and JSON."""
         answer = self.send(method, path, body, media)
         return answer.status, json.loads(answer.data)
 

@@ -16,8 +16,6 @@ from fake_cluster.selectors import selector
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = ["answer", "get", "list_page"]
-
 _EXPIRED = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
     "the continue parameter."
@@ -27,12 +25,10 @@ _EXPIRED = (
 def answer(
     kind: ApiResource, record: Record, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """Return an object as an answer."""
     return web.Response(body=shown(kind, record), status=status, content_type="application/json", headers=headers)
 
 
 def get(store: Store, address: Address) -> web.Response:
-    """Answer with one object."""
     assert address.name is not None
     return answer(address.kind, store.get(address.kind, address.namespace, address.name))
 

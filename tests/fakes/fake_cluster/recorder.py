@@ -12,8 +12,6 @@ from fake_cluster.event_forms import kept
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import EVENTS, EVENTS_V1
 
-__all__ = ["Recorder"]
-
 _NORMAL = {
     "AllJobsCompleted",
     "Completed",

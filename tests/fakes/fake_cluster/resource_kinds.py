@@ -9,8 +9,6 @@ from typing import Any
 from trainer_core.k8s import resources
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = ["NAMESPACES", "NODES", "POD_DISRUPTION_BUDGETS", "Address", "ResourceKinds", "stored_as"]
-
 NAMESPACES = ApiResource("", "v1", "namespaces", "Namespace", namespaced=False)
 NODES = ApiResource("", "v1", "nodes", "Node", namespaced=False)
 POD_DISRUPTION_BUDGETS = ApiResource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
@@ -60,7 +58,6 @@ class ResourceKinds:
         self._with_status = set(_WITH_STATUS)
 
     def __iter__(self) -> Iterator[ApiResource]:
-        """Yield every kind."""
         return iter(self._kinds.values())
 
     def define(self, definition: Mapping[str, Any]) -> list[ApiResource]:
@@ -82,7 +79,6 @@ class ResourceKinds:
         return kind in self._with_status
 
     def of(self, raw: Mapping[str, Any]) -> ApiResource:
-        """Return the kind of an object."""
         for kind in self:
             if (kind.api_version, kind.kind) == (raw.get("apiVersion"), raw.get("kind")):
                 return kind

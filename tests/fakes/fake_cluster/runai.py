@@ -12,8 +12,6 @@ from fake_cluster.recorder import Recorder
 from fake_cluster.store import Store, seconds_of
 from trainer_core.k8s.resources import DISTRIBUTED_WORKLOADS, PODS, PYTORCH_JOBS, TRAINING_WORKLOADS, ApiResource
 
-__all__ = ["Workloads"]
-
 _CONTROLLER = "workload-controller"
 _GLOBAL = "runai"
 _BACKOFF_LIMIT = 6
@@ -29,7 +27,6 @@ class Workloads:
         self._recorder = recorder
 
     def reconcile_training(self, record: Record) -> float | None:
-        """Bring a TrainingWorkload further."""
         spec = self._with_base(record)
         if spec.get("usage") == "Template" or record.metadata.get("deletionTimestamp"):
             return None
@@ -57,7 +54,6 @@ class Workloads:
         return None
 
     def reconcile_distributed(self, record: Record) -> float | None:
-        """Bring a DistributedWorkload further."""
         if record.metadata.get("deletionTimestamp"):
             return None
         spec = record.raw["spec"]

@@ -9,14 +9,11 @@ from typing import Any
 from fake_cluster.building import owned_by
 from trainer_core.k8s.resources import PODS, PYTORCH_JOBS
 
-__all__ = ["inherited", "pod", "pytorch_job", "value"]
-
 Raw = dict[str, Any]
 _SECRET = "SECRET:"
 
 
 def value(spec: Mapping[str, Any], name: str, default: Any = None) -> Any:
-    """Return the value of a field."""
     return (spec.get(name) or {}).get("value", default)
 
 
@@ -33,7 +30,6 @@ def inherited(base: Mapping[str, Any], spec: Mapping[str, Any]) -> Raw:
 
 
 def pod(workload: Mapping[str, Any], spec: Mapping[str, Any], attempt: int) -> Raw:
-    """Return the pod of a TrainingWorkload."""
     template = _template(workload["metadata"]["name"], spec)
     return {
         "apiVersion": PODS.api_version,
@@ -50,7 +46,6 @@ def pod(workload: Mapping[str, Any], spec: Mapping[str, Any], attempt: int) -> R
 
 
 def pytorch_job(workload: Mapping[str, Any]) -> Raw:
-    """Return the PyTorchJob of a DistributedWorkload."""
     metadata, spec = workload["metadata"], workload["spec"]
     counts = {"Master": (1, workload.get("masterSpec") or spec), "Worker": (value(spec, "workers"), spec)}
     replicas = {

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["DEFINITIONS"]
-
 Raw = dict[str, Any]
 
 _GROUP, _VERSION = "run.ai", "v2alpha1"

@@ -6,8 +6,6 @@ from typing import Any
 
 from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES
 
-__all__ = ["IMAGE", "READY_MADE", "runtime"]
-
 IMAGE = "registry.local/python:3.11"
 _ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from trainer_core.node import env
 
-__all__ = ["Network", "Sandbox"]
-
 _MOUNTED = (env.DATASET_PATH, env.MODEL_PATH, env.OUTPUT_PATH)
 #: Variables with paths that may be in claims.
 _IN_CLAIMS = (env.CHECKPOINT_PATH, env.CHECKPOINTS)
@@ -88,7 +86,6 @@ class Sandbox:
 
     @property
     def home(self) -> Path:
-        """The folder in which a process starts."""
         return self._root / "home"
 
     def prepare(self) -> None:

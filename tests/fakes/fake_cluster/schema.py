@@ -14,8 +14,6 @@ from fake_cluster.answers import RefusedError
 from fake_cluster.writing import Intent
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = ["Schemas"]
-
 _Cause = tuple[str, str, str]
 _NO_KIND = ApiResource("", "", "", "")
 

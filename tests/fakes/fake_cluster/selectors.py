@@ -8,8 +8,6 @@ from typing import Any
 
 from fake_cluster.answers import bad_request
 
-__all__ = ["Selector", "selector"]
-
 Raw = Mapping[str, Any]
 Selector = Callable[[Raw], bool]
 

@@ -24,8 +24,6 @@ from fake_cluster.watching import Watches
 from fake_cluster.writing import Writer
 from trainer_core.k8s.resources import CRDS, PODS
 
-__all__ = ["Request", "Server"]
-
 _LARGEST_BODY = 3 * 1024 * 1024
 _REMEMBERED = 100_000
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}

@@ -20,8 +20,6 @@ from fake_cluster.history import Change, History, Record, StoredAs
 from fake_cluster.resource_kinds import ResourceKinds, stored_as
 from trainer_core.k8s.resources import PODS, ApiResource
 
-__all__ = ["FOREGROUND", "Backup", "Store", "seconds_of"]
-
 FOREGROUND = "foregroundDeletion"
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 #: Not the generator of the module, which hypothesis seeds again before each example: a name would come twice.
@@ -30,7 +28,6 @@ _KEPT = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSe
 
 
 def seconds_of(moment: str) -> float:
-    """Return a timestamp of an object in seconds."""
     return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
 
 
@@ -70,11 +67,9 @@ class Store:
         self.history.compact()
 
     def find(self, kind: ApiResource, namespace: str | None, name: str) -> Record | None:
-        """Return an object, or None."""
         return self._records[stored_as(kind)].get((namespace or "", name))
 
     def get(self, kind: ApiResource, namespace: str | None, name: str) -> Record:
-        """Return an object."""
         if found := self.find(kind, namespace, name):
             return found
         raise answers.not_found(kind, name)
@@ -105,7 +100,6 @@ class Store:
         return self._put(kind, raw, None)
 
     def replace(self, kind: ApiResource, raw: Mapping[str, Any], part: str | None = None) -> Record:
-        """Keep another version of an object."""
         metadata = raw["metadata"]
         old = self.get(kind, metadata.get("namespace"), metadata["name"])
         self._expect(kind, old, metadata.get("uid"), metadata.get("resourceVersion"))
@@ -144,7 +138,6 @@ class Store:
         revision: str | None = None,
         grace: int | None = None,
     ) -> Record:
-        """Delete an object, and what it owns."""
         record = self.get(kind, namespace, name)
         self._expect(kind, record, uid, revision, deleting=True)
         raw = copy.deepcopy(record.raw)
@@ -168,13 +161,11 @@ class Store:
         return self.find(kind, *record.key) or kept
 
     def finish(self, kind: ApiResource, namespace: str | None, name: str, uid: str) -> None:
-        """Remove an object whose end was waited for."""
         record = self.find(kind, namespace, name)
         if record is not None and record.metadata["uid"] == uid:
             self._remove(kind, record)
 
     def children(self, owner: Record) -> list[tuple[ApiResource, Record]]:
-        """Return what an object owns."""
         keys = sorted(self._children.get(owner.metadata["uid"], ()), key=str)
         found = [(kind, self.find(kind, namespace, name)) for kind, namespace, name in keys]
         return [(kind, record) for kind, record in found if record is not None]

@@ -6,8 +6,6 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["duplicates", "fill_defaults", "list_key", "prune", "translated"]
-
 Schema = Mapping[str, Any]
 _ANY = "x-kubernetes-preserve-unknown-fields"
 _RANGES = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}

@@ -13,8 +13,6 @@ from fake_cluster.recorder import Recorder
 from fake_cluster.store import Store, seconds_of
 from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES, JOBSETS, TRAINING_RUNTIMES, TRAINJOBS
 
-__all__ = ["Trainer"]
-
 _MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 _LONGEST_NAME = 63
 _AGAIN = 0.2

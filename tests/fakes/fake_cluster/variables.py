@@ -10,8 +10,6 @@ from typing import Any
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import CONFIG_MAPS, SECRETS, ApiResource
 
-__all__ = ["ConfigError", "environment", "expanded"]
-
 Raw = Mapping[str, Any]
 _REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")
 _KEYED = re.compile(r"metadata\.(annotations|labels)\['(.+)'\]")

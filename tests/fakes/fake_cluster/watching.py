@@ -19,8 +19,6 @@ from fake_cluster.selectors import selector
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import ApiResource
 
-__all__ = ["Watches"]
-
 _LONGEST = 3600.0
 
 
@@ -34,11 +32,9 @@ class Watches:
         self._open: set[asyncio.Transport] = set()
 
     def __len__(self) -> int:
-        """Return how many are open."""
         return len(self._open)
 
     def cut(self) -> None:
-        """Cut the connection of every watch that is open."""
         for transport in self._open:
             transport.abort()
 

@@ -22,8 +22,6 @@ from fake_cluster.selectors import selector
 from fake_cluster.store import Store
 from trainer_core.k8s.resources import ACCESS_REVIEWS, CRDS, PODS, ApiResource
 
-__all__ = ["Check", "Intent", "Writer"]
-
 _MEDIA = ("application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml")
 _STRATEGIC = "application/strategic-merge-patch+json"
 
@@ -55,7 +53,6 @@ class Writer:
         self._gate = gate
 
     async def create(self, request: web.Request, address: Address) -> web.Response:
-        """Answer a POST."""
         raw = _body(await request.read())
         _fit(address, raw)
         if address.kind == ACCESS_REVIEWS:
@@ -65,14 +62,12 @@ class Writer:
         return self._keep(request, address, raw, None, "create")
 
     async def replace(self, request: web.Request, address: Address) -> web.Response:
-        """Answer a PUT."""
         raw = _body(await request.read())
         _fit(address, raw)
         old = self._old(address)
         return self._keep(request, address, raw, old, "update")
 
     async def patch(self, request: web.Request, address: Address) -> web.Response:
-        """Answer a PATCH, of whatever kind."""
         media = request.content_type
         body = _body(await request.read(), json.loads if "apply" not in media else yaml.safe_load)
         if media == "application/apply-patch+yaml":
@@ -90,7 +85,6 @@ class Writer:
         return self._keep(request, address, new, old, "patch")
 
     async def delete(self, request: web.Request, address: Address) -> web.Response:
-        """Answer a DELETE of an object, or of a collection."""
         data = await request.read()
         options = {**request.query, **(_body(data) if data else {})}
         if address.name is None:

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Fault", "cut", "held", "refused", "spoiled"]
-
 
 @dataclass
 class Fault:

@@ -10,8 +10,6 @@ import pytest
 
 from fake_hub.server import Hub
 
-__all__ = ["TOKEN", "in_place_of_the_hub"]
-
 #: Token of a reader, for repositories that list it in `readers`.
 TOKEN = "hf_reader"
 

@@ -6,8 +6,6 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Access", "Blob", "Repository"]
-
 #: From this size on the Hub keeps a file outside of git, and serves it from another host.
 LARGE = 10_000
 

@@ -15,8 +15,6 @@ from aiohttp_shutdown import stop_server
 from fake_hub.faults import Fault
 from fake_hub.repositories import NOT_FOUND, UNKNOWN_OR_PRIVATE, Access, Blob, Repository
 
-__all__ = ["Hub", "Seen"]
-
 _PIECE = 65_536
 #: Seconds to wait for a thread, and to hold a body whose gate is not opened: a test may be slow to get there.
 _SECONDS = 600
@@ -76,7 +74,6 @@ class Hub:
         self.stop()
 
     def start(self) -> Hub:
-        """Begin to listen."""
         self._thread.start()
         self._runner = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(_SECONDS)
         return self

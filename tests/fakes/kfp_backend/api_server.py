@@ -10,8 +10,6 @@ from typing import Any
 
 from kfp_backend.values import marshal, to_value
 
-__all__ = ["CompiledPipeline", "InvalidRunError", "compile_pipeline"]
-
 ROOT = "root"
 #: Images of tasks that the driver carries out itself, without a pod.
 _DUMMY_IMAGES = ("argostub/createpvc", "argostub/deletepvc")

@@ -22,8 +22,6 @@ from kfp_backend.objects import Objects
 from kfp_backend.settings import Clock, Installation, Pod
 from kfp_backend.workflow import Node, Step, Workflow
 
-__all__ = ["Backend", "RunResult"]
-
 
 @dataclass
 class RunResult:
@@ -45,11 +43,9 @@ class RunResult:
         return node
 
     def tasks(self, name: str) -> list[Node]:
-        """Return all tasks of a name: one for each iteration of a loop."""
         return [node for node in self.nodes if name in (node.name, node.path)]
 
     def output(self, task: str, name: str) -> Any:
-        """Return an output parameter of a task."""
         execution = self.task(task).execution
         assert execution is not None, f"no driver has run for {task}"
         return execution.outputs[name]
@@ -59,13 +55,11 @@ class RunResult:
         return self.artifacts(task)[name]
 
     def artifacts(self, task: str) -> dict[str, dict[str, Any]]:
-        """Return the output artifacts of a task by name."""
         execution = self.task(task).execution
         assert execution is not None, f"no driver has run for {task}"
         return {name: found.runtime_artifact() for name, found in self.store.output_artifacts(execution).items()}
 
     def pipeline_output(self, name: str) -> Any:
-        """Return an output parameter of the pipeline."""
         spec = self.run.pipeline.root["dag"]["outputs"]["parameters"][name]["valueFromParameter"]
         return outputs.find_parameter(self.store, self.root, spec["producerSubtask"], spec["outputParameterKey"])
 
@@ -104,7 +98,6 @@ class Backend:
         on_line: Callable[[Step, str], None] = lambda step, line: None,
         schedule_time: str | None = None,
     ) -> RunResult:
-        """Create a run and run it to its end."""
         documents = list(yaml.safe_load_all(pipeline.read_text())) if isinstance(pipeline, Path) else pipeline
         compiled = compile_pipeline(documents, parameters or {})
         run_id = str(uuid4())

@@ -8,8 +8,6 @@ from typing import Any
 
 from kfp_backend.values import marshal
 
-__all__ = ["Cache", "build_fingerprint"]
-
 
 class Cache:
     """Executions by pipeline and fingerprint; the newest one wins."""
@@ -18,7 +16,6 @@ class Cache:
         self._entries: dict[tuple[str, str], int] = {}
 
     def add(self, pipeline: str, fingerprint: str, execution: int) -> None:
-        """Keep a task that has succeeded."""
         self._entries[pipeline, fingerprint] = execution
 
     def find(self, pipeline: str, fingerprint: str) -> int | None:

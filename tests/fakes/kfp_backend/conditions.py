@@ -12,8 +12,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["ConditionError", "evaluate"]
-
 _TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|&&|\|\||!=|!|[^'"&|!]+|.""", re.DOTALL)
 _WORDS = {"&&": " and ", "||": " or ", "!": " not "}
 _LITERALS = {"true": True, "false": False, "null": None}
@@ -39,7 +37,6 @@ class ConditionError(Exception):
 
 
 def evaluate(condition: str, parameters: Mapping[str, Any]) -> bool:
-    """Return whether a task is to run."""
     text = "".join(_WORDS.get(token, token) for token in _TOKEN.findall(condition)).strip()
     try:
         value = _evaluate(ast.parse(text, mode="eval").body, parameters)

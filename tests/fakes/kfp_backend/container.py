@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 
-__all__ = ["Container", "ProgramEnd", "unsupported"]
-
 _ENTER = Path(__file__).with_name("enter_container.py")
 _REPOSITORY = Path(__file__).parents[3]
 #: Fresh folders of a step: those that KFP mounts, and where the container's user may write in the image.
@@ -85,7 +83,6 @@ class Container:
         return path
 
     def run(self, command: Sequence[str], waits_for_output: bool) -> ProgramEnd:
-        """Run a program to its end."""
         read, write = os.pipe()
         specification = self.folder / "specification.json"
         specification.write_text(json.dumps(self._specify(command, write)), encoding="utf-8")

@@ -20,8 +20,6 @@ from kfp_backend.settings import Installation
 from kfp_backend.task_config import NullParameterError, PodSpec
 from kfp_backend.values import ConversionError, marshal, marshal_randomly, parse_json, to_text
 
-__all__ = ["MAX_DRIVER_ARGUMENT", "ContainerDecision", "Driver", "DriverError", "Run"]
-
 #: Argo passes longer arguments as ``@file``, which the driver reads for --component only.
 MAX_DRIVER_ARGUMENT = 131_072
 WORKSPACE = "/kfp-workspace"

@@ -9,8 +9,6 @@ from typing import Any
 from kfp_backend.metadata_store import Execution, MetadataStore
 from kfp_backend.object_store import BucketConfig, ObjectStore, ObjectStoreError, local_path
 
-__all__ = ["ImporterError", "import_artifact"]
-
 
 class ImporterError(Exception):
     """The importer's step fails."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["MAX_ARGUMENT", "expand", "substitute"]
-
 #: The longest argument of a program on Linux, in bytes.
 MAX_ARGUMENT = 131_071
 

@@ -23,8 +23,6 @@ from kfp_backend.values import (
     parse_output_parameter,
 )
 
-__all__ = ["Launcher", "StepEnd"]
-
 _LOGS = "executor-logs"
 _WORKSPACE_ARTIFACTS = "/kfp-workspace/.artifacts"
 #: Fields that protojson knows, by the spellings that it reads.
@@ -63,7 +61,6 @@ class StepEnd:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the launcher's exit code is 0."""
         return not self.error
 
 

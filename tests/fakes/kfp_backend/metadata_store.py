@@ -8,8 +8,6 @@ from typing import Any
 
 from kfp_backend.values import to_metadata_store
 
-__all__ = ["Artifact", "Execution", "MetadataStore", "MetadataStoreError"]
-
 
 class MetadataStoreError(Exception):
     """The store has no answer."""
@@ -79,7 +77,6 @@ class MetadataStore:
         return execution
 
     def record_artifact(self, name: str, kind: str, uri: str, metadata: Mapping[str, Any]) -> Artifact:
-        """Register an artifact."""
         kept = to_metadata_store(metadata)
         kept.setdefault("display_name", name)
         kept.setdefault("store_session_info", "{}")
@@ -88,11 +85,9 @@ class MetadataStore:
         return artifact
 
     def children(self, dag: Execution) -> list[Execution]:
-        """Return the executions right below a DAG."""
         return [execution for execution in self.executions if execution.parent is dag]
 
     def child(self, dag: Execution, task_name: str) -> Execution:
-        """Return the execution of a task."""
         found = [child for child in self.children(dag) if child.task_name == task_name]
         if len(found) > 1:
             raise MetadataStoreError(f"two tasks have the same task name {task_name!r}")
@@ -109,7 +104,6 @@ class MetadataStore:
         return {name: [self.artifacts[artifact].runtime_artifact()] for artifact, name in sorted(names.items())}
 
     def output_artifacts(self, execution: Execution) -> dict[str, Artifact]:
-        """Return output artifacts by name."""
         return {name: self.artifacts[artifact] for name, artifact in execution.output_events}
 
     def update_dag_state(self, dag: Execution | None) -> None:

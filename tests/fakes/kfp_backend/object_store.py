@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-__all__ = ["BucketConfig", "ObjectStore", "ObjectStoreError", "local_path"]
-
 _BUCKET = re.compile(r"(^[a-z][a-z0-9]+:///?)([^/?]+)(/[^?]*)?(\?.+)?$")
 _SCHEMES = ("gs://", "s3://", "minio://", "mem://")
 _FOLDERS = {"gs://": "/gcs/", "minio://": "/minio/", "s3://": "/s3/"}
@@ -30,7 +28,6 @@ class BucketConfig:
 
     @classmethod
     def parse(cls, uri: str) -> BucketConfig:
-        """Read a pipeline root."""
         found = _BUCKET.match(uri)
         if not found:
             raise ObjectStoreError(f'parse bucket config failed: unrecognized pipeline root format: "{uri}"')

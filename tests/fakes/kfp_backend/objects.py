@@ -10,8 +10,6 @@ from typing import Any, Protocol
 from kfp_backend.kubelet import expand
 from kfp_backend.task_config import PodSpec
 
-__all__ = ["WORKFLOW_DEFINITION", "Api", "Objects", "PodNotStartedError"]
-
 #: CustomResourceDefinition of Argo's Workflows, which an API server needs before a backend uses it.
 WORKFLOW_DEFINITION: Mapping[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",
@@ -64,7 +62,6 @@ class Objects:
     api: Api | None = None
 
     def claim(self, name: str) -> Path:
-        """Return the folder of a claim."""
         if name not in self.claims:
             raise PodNotStartedError(f'persistentvolumeclaim "{name}" not found')
         folder = self.claims_folder / name
@@ -82,7 +79,6 @@ class Objects:
         return found
 
     def environment(self, pod: PodSpec, fields: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables of a step."""
         values = dict(own)
         for variable in pod.environment:
             source = variable.get("valueFrom")

@@ -8,8 +8,6 @@ from typing import Any
 from kfp_backend.metadata_store import Execution, MetadataStore, MetadataStoreError
 from kfp_backend.values import ConversionError, parse_json
 
-__all__ = ["find_artifacts", "find_parameter", "read_items"]
-
 
 def find_parameter(store: MetadataStore, dag: Execution, task: str, key: str) -> Any:
     """Return an output parameter of a task, or the list of all iterations' if the task is a loop."""

@@ -15,8 +15,6 @@ from aiohttp import web
 from kfp_backend.api_server import InvalidRunError
 from kfp_backend.backend import Backend, RunResult
 
-__all__ = ["ApiServer"]
-
 
 class ApiServer:
     """The API of an installation."""
@@ -32,7 +30,6 @@ class ApiServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def app(self) -> web.Application:
-        """Return the application to serve."""
         app = web.Application(client_max_size=2**25)
         api = "/apis/v2beta1"
         app.router.add_get(f"{api}/healthz", self._get_healthz)

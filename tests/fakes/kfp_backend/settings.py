@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["DEFAULT_ROOT", "Clock", "Installation", "Pod"]
-
 DEFAULT_ROOT = "minio://mlpipeline/v2/artifacts"
 
 

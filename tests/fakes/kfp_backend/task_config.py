@@ -12,8 +12,6 @@ from kfp_backend.quantities import QuantityError, canonical_quantity
 from kfp_backend.settings import Installation
 from kfp_backend.values import marshal, number_text, to_value
 
-__all__ = ["NullParameterError", "PodError", "PodSpec", "Settings", "build_pod", "needs_workspace"]
-
 FIELDS = (
     "RESOURCES",
     "ENV",

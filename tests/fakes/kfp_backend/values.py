@@ -13,18 +13,6 @@ from decimal import Decimal
 from random import Random
 from typing import Any
 
-__all__ = [
-    "ConversionError",
-    "marshal",
-    "marshal_randomly",
-    "number_text",
-    "parse_json",
-    "parse_output_parameter",
-    "to_metadata_store",
-    "to_text",
-    "to_value",
-]
-
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _TRUE, _FALSE = ("1", "t", "T", "TRUE", "true", "True"), ("0", "f", "F", "FALSE", "false", "False")
 _HTML = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}

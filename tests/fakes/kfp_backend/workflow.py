@@ -21,8 +21,6 @@ from kfp_backend.settings import Clock, Installation, Pod
 from kfp_backend.task_config import PodSpec
 from kfp_backend.values import ConversionError
 
-__all__ = ["Node", "Step", "Workflow"]
-
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
 _EXIT = "ALL_UPSTREAM_TASKS_COMPLETED"
 
@@ -44,12 +42,10 @@ class Node:
 
     @property
     def name(self) -> str:
-        """The task's name."""
         return self.path.rpartition(".")[2]
 
     @property
     def log(self) -> str:
-        """What the last try wrote."""
         return self.tries[-1].log if self.tries else ""
 
 

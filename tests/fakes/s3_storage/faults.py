@@ -47,18 +47,15 @@ class Proxy:
     seen: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
 
     def app(self) -> web.Application:
-        """Return the application to serve."""
         app = web.Application(client_max_size=2**30)
         app.cleanup_ctx.append(self._session)
         app.router.add_route("*", "/{path:.*}", self._answer)
         return app
 
     def gets(self, key: str) -> int:
-        """Count the requests for the bytes of an object."""
         return sum(method == "GET" and path.endswith(key) for method, path, _ in self.seen)
 
     async def forward(self, request: web.Request) -> web.Response:
-        """Ask the storage."""
         url = URL(f"{self.upstream}{request.raw_path}", encoded=True)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
         body = await request.read()

@@ -22,7 +22,6 @@ class MemoryStorage:
         self.refused: set[str] = set()
 
     def app(self) -> web.Application:
-        """Return the application."""
         app = web.Application(client_max_size=2**30)
         app.router.add_route("*", "/{path:.*}", self._answer)
         return app

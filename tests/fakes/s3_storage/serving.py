@@ -14,7 +14,6 @@ from aiohttp_shutdown import stop_server
 
 @contextmanager
 def served(app: web.Application, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> Iterator[str]:
-    """Serve it, and give its URL."""
     loop = asyncio.new_event_loop()
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
     loop.run_until_complete(runner.setup())

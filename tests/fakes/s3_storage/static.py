@@ -45,7 +45,6 @@ class Folder:
         return {key: path.read_bytes() for key, path in self._paths.items() if self._sizes[key] < PART}
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request."""
         key = request.match_info.get("key")
         if not key:
             return self._list(request.query)
