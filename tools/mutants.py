@@ -94,7 +94,8 @@ MODULES = {
     "trainer_core/node/checkpoint_folder.py": "unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_ranks.py": "unit/test_checkpoint_ranks.py unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_retention.py": "unit/test_checkpoints.py",
-    "trainer_core/node/checkpoint_saves.py": "unit/test_checkpoints.py",
+    "trainer_core/node/checkpoint_saves.py": "unit/test_checkpoints.py fetch/test_s3_checkpoints.py::"
+    "test_two_ranks_save_one_checkpoint_and_stop_at_the_same_step",
     "trainer_core/node/checkpoints.py": "unit/test_checkpoints.py",
     "trainer_core/node/locks.py": "unit/test_locks.py",
     "trainer_core/node/termination.py": "unit/test_termination.py unit/test_bootstrap.py",
@@ -393,7 +394,8 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="parts of the modules' paths; all by default")
     parser.add_argument("--each", type=int, default=EACH, help="mutants of each module (default: %(default)s)")
     parser.add_argument("--seed", default=SEED, help="which mutants (default: %(default)s)")
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="(default: %(default)s)")
+    # Tests wait more than they compute.
+    parser.add_argument("--processes", type=int, default=3 * (os.cpu_count() or 1), help="(default: %(default)s)")
     arguments = parser.parse_args()
     chosen = [name for name in MODULES if any(part in name for part in arguments.modules or [""])]
     # Those with the longest tests first: one of them at the end would keep one process busy, and the others idle.
