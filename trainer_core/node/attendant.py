@@ -175,7 +175,8 @@ class Attendant:
         limits = [(self._time - rank.seen, self._get_limit(rank) or 0.0) for rank in judged]
         silent, limit = min(limits, key=lambda each: each[0] - each[1], default=(0.0, 1.0))
         part = min(30, int(30 * silent / limit))
-        part *= part >= _REPORTED
+        if part < _REPORTED:
+            part = 0
         if part == self._reported:
             return
         self._reported, report = part, {}
