@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainer_core.errors import ConflictError, InvalidRequestError
-from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob, decide, describe_existing
+from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob, decide, describe_existing, list_other_names
 from trainer_core.naming import build_job_name
 from trainer_core.request import Owner, SearchEntry, TrainJobRequest
 
@@ -51,6 +51,14 @@ def test_a_retry_after_a_failure_creates_the_next_attempt():
     decision = decide(a_request(), [a_job("Failed", attempt=0), a_job("Failed", attempt=1)])
 
     assert (decision.action, decision.name, decision.attempt) == (Action.CREATE, build_job_name("task", KEY, 2), 2)
+
+
+def test_another_owner_may_have_the_name_of_the_first_attempt_or_of_the_next_one():
+    first, second, third = (build_job_name("task", KEY, attempt) for attempt in range(3))
+
+    assert list_other_names(a_request(), []) == {first}
+    assert list_other_names(a_request(), [a_job("Failed", attempt=0)]) == {second}
+    assert list_other_names(a_request(), [a_job("Failed", attempt=1)]) == {first, third}
 
 
 def test_only_a_failed_attempt_of_the_same_generation_is_retried():
