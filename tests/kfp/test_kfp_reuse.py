@@ -31,7 +31,7 @@ def test_a_run_for_which_nothing_changed_has_the_outputs_of_the_earlier_one(task
 
 
 def test_data_of_another_run_with_the_same_content_is_the_same(task, client, tmp_path):
-    """KFP gives each run URIs of its own."""
+    """KFP gives each run separate URIs."""
     reused = []
     for run, content in (("1", "a,b"), ("2", "a,b"), ("3", "a,c")):
         data = tmp_path / f"run-{run}" / "data"
