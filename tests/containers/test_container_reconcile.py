@@ -10,6 +10,7 @@ from trainer_core.backends.container.reconcile import Complete, Copy, Done, Fail
 from trainer_core.jobs import Diagnosis, Restarts
 from trainer_core.lifecycle.diagnosis import Category, build_failed_outcome, diagnose
 from trainer_core.lifecycle.restart_policy import get_attempt_restarts
+from trainer_core.request import TrainJobRequest
 
 
 def step_names(action):
@@ -140,6 +141,19 @@ def test_a_job_whose_functions_returned_while_it_was_suspended_is_complete():
     job = add_entry(job_with_two_nodes(), job_journal.SUSPEND)
     assert next_action(with_containers(job, exited("node-0"), exited("node-1")), at(2)) == Complete()
     assert next_action(with_containers(job, exited("node-0"), exited("node-1", code=143)), at(2)) == Wait()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        TrainJobRequest.parse({"name": "digits", "trainer": {"kind": "container", "image": "train:1"}}),
+        request_with_dataset().model_copy(update={"trainer": None}),
+    ],
+    ids=["an image", "no training"],
+)
+def test_a_suspended_job_without_a_function_is_not_complete_when_its_containers_end_with_0(request_):
+    job = add_entry(build_job(request_), job_journal.SUSPEND)
+    assert next_action(with_containers(job, exited("node-0"), exited("dataset-initializer")), at(2)) == Wait()
 
 
 def test_a_resumed_job_runs_all_nodes_again_including_those_that_succeeded():
