@@ -196,7 +196,8 @@ def test_creating_a_hook_does_not_read_the_connection():
 def test_a_kubeconfig_in_the_connection_is_used_masked_and_read_again_by_the_triggerer(connection, tmp_path):
     with Cluster(namespaces=["team"], controllers=False) as cluster:
         text = cluster.kubeconfig(tmp_path / "config", "team").read_text()
-        connection("inline", backend="kubernetes", kube_config=f"{text}---\nusers: []  # Of a document that is not used.\n")
+        # A second document is not used.
+        connection("inline", backend="kubernetes", kube_config=f"{text}---\nusers: []\n")
         hook = TrainJobHook("inline", backend_config={"namespace": "team"})
         assert hook.client.list_jobs() == []
         kwargs = json.loads(json.dumps(hook.to_trigger_kwargs()))

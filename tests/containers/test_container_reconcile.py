@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from container_jobs import add_entry, at, build_job, build_request, end, exited, new, running, with_containers
+from container_jobs import (
+    add_entry,
+    at,
+    build_job,
+    build_request,
+    end,
+    exited,
+    job_to_restart,
+    new,
+    running,
+    with_containers,
+)
 
 from trainer_core.backends.container import job_journal, outcome
 from trainer_core.backends.container.reconcile import Complete, Copy, Done, Fail, Start, Stop, Wait, next_action
-from trainer_core.jobs import Diagnosis, Restarts
-from trainer_core.lifecycle.diagnosis import Category, build_failed_outcome, diagnose
-from trainer_core.lifecycle.restart_policy import get_attempt_restarts
+from trainer_core.jobs import Restarts
+from trainer_core.lifecycle.diagnosis import Category, diagnose
 from trainer_core.request import TrainJobRequest
 
 
@@ -184,15 +194,6 @@ def test_suspended_time_does_not_count_for_the_deadline():
     job = build_job(build_request(active_deadline_seconds=5))
     job = add_entry(add_entry(job, job_journal.SUSPEND, seconds=4), job_journal.RESUME, seconds=100)
     assert next_action(with_containers(job, running("node-0", run=1)), at(103)) == Wait(2.0)
-
-
-def job_to_restart(**fields):
-    """Return a job whose two nodes are started again 10 seconds after a failure, 30 seconds after its begin."""
-    request = build_request(trainer={"num_nodes": 2}, restart_policy={"free": ["NodeLost"]}, **fields)
-    diagnosis = Diagnosis(category=Category.NODE_LOST, reason="it is gone", retryable=True)
-    times = {"started_at": at(0).isoformat(), "finished_at": at(30).isoformat()}
-    failed = build_failed_outcome(build_job().ref, diagnosis, restarts=get_attempt_restarts(request), **times)
-    return add_entry(build_job(request), job_journal.RESTART, seconds=30, outcome=failed.to_dict(), delay=10)
 
 
 def test_nodes_of_a_failed_start_are_stopped_and_after_the_delay_all_are_started_again():
