@@ -20,15 +20,7 @@ from typing import Any
 from trainer_core.backends.follower import Follower
 from trainer_core.change_event import ChangeEvent
 from trainer_core.errors import BackendUnavailableError
-from trainer_core.jobs import (
-    CREATED,
-    FAILED,
-    RUNNING,
-    Category,
-    Observation,
-    TrainJob,
-    TrainJobRef,
-)
+from trainer_core.jobs import CREATED, FAILED, RUNNING, Category, Observation, TrainJob, TrainJobRef
 from trainer_core.k8s import informer, observations
 from trainer_core.k8s.cache import WatchTarget
 from trainer_core.k8s.connection import Connection

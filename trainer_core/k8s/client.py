@@ -14,12 +14,7 @@ from urllib.parse import urlencode
 
 from trainer_core.k8s import errors
 from trainer_core.k8s.connection import CONNECT_SECONDS, READ_SECONDS, Connection
-from trainer_core.k8s.errors import (
-    NotFoundError,
-    ResourceExpiredError,
-    StreamInterruptedError,
-    WriteConflictError,
-)
+from trainer_core.k8s.errors import NotFoundError, ResourceExpiredError, StreamInterruptedError, WriteConflictError
 from trainer_core.k8s.labels import MANAGER
 from trainer_core.k8s.resources import ACCESS_REVIEWS, PODS, ApiResource
 

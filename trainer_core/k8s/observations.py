@@ -41,11 +41,7 @@ from trainer_core.k8s.capacity import SchedulingLimits, explain_queue
 from trainer_core.k8s.events import EventRecord
 from trainer_core.k8s.job_state import DEADLINE_EXCEEDED, PREEMPTED, STOPPED, JobState
 from trainer_core.k8s.parsing import RawObject
-from trainer_core.k8s.pod_state import (
-    ContainerState,
-    PodState,
-    group_pods_by_step,
-)
+from trainer_core.k8s.pod_state import ContainerState, PodState, group_pods_by_step
 from trainer_core.k8s.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose

@@ -18,12 +18,7 @@ from typing import Any
 from trainer_core.backends.container import create_request, job_journal, names, outcome
 from trainer_core.backends.container.copy_task import CopyTask
 from trainer_core.backends.container.create_request import CreateInputs
-from trainer_core.backends.container.engine import (
-    Engine,
-    EngineConflictError,
-    EngineNotFoundError,
-    EngineRequestError,
-)
+from trainer_core.backends.container.engine import Engine, EngineConflictError, EngineNotFoundError, EngineRequestError
 from trainer_core.backends.container.job_journal import Container, ContainerJob
 from trainer_core.backends.container.observations import parse_request
 from trainer_core.backends.container.plan import CODE_PATH, COPY, FETCH, NODE, restore_commands
