@@ -58,9 +58,14 @@ def set_tracking(data: dict[str, Any], run_id: str | None) -> None:
     parent = os.environ.pop("MLFLOW_RUN_ID", None)
     if parent is None and not os.environ.get("MLFLOW_TRACKING_URI"):
         return
-    given = data.get("tracking") or {}
-    tags = {**({"kfp.run_id": run_id} if run_id else {}), **given.get("tags", {})}
-    data["tracking"] = {**({"parent_run_id": parent} if parent else {}), **given, "tags": tags}
+    # What the request sets itself wins.
+    tracking = {**(data.get("tracking") or {})}
+    tags = {**tracking.get("tags", {})}
+    if run_id:
+        tags.setdefault("kfp.run_id", run_id)
+    if parent:
+        tracking.setdefault("parent_run_id", parent)
+    data["tracking"] = {**tracking, "tags": tags}
 
 
 def set_output_path(data: dict[str, Any], output_path: str, owner: str, mounts: ClaimMounts) -> None:
@@ -83,7 +88,7 @@ def set_trainer_fields(data: dict[str, Any], func_args: dict[str, Any], **fields
         return
     trainer = data.get("trainer") or {}
     if not trainer:
-        names = ", ".join([*(["func_args"] if func_args else []), *wanted])
+        names = ", ".join(["func_args", *wanted] if func_args else wanted)
         raise InvalidRequestError(f"{names}: the request has no trainer; add one, with a function or an image")
     if trainer.get("kind") != "container" and wanted.keys() & {"command", "args"}:
         raise InvalidRequestError(
