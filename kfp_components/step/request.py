@@ -46,8 +46,10 @@ def add_run_labels(data: dict[str, Any], run_id: str | None, on_kill: str | None
     """Label the job with its run, from the moment it exists: `delete` and `trainjob reap` find it by that."""
     if run_id:
         metadata = data.get("metadata") or {}
-        labels = {KFP_RUN_LABEL: run_id, **({KFP_ON_KILL_LABEL: on_kill} if on_kill else {})}
-        data["metadata"] = {**metadata, "labels": {**(metadata.get("labels") or {}), **labels}}
+        labels = {**(metadata.get("labels") or {}), KFP_RUN_LABEL: run_id}
+        if on_kill:
+            labels[KFP_ON_KILL_LABEL] = on_kill
+        data["metadata"] = {**metadata, "labels": labels}
 
 
 def set_tracking(data: dict[str, Any], run_id: str | None) -> None:

@@ -61,38 +61,39 @@ _DETAILS = (
 _ENDED = (COMPLETE, FAILED)
 
 NameArgument = Annotated[str, typer.Argument(help="Name of the TrainJob.")]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        "-c",
+        metavar="COLUMN,…",
+        help="Columns: name, status, runtime, nodes, created, started, finished, duration, reason, partition; and, for "
+        "three requests for each TrainJob, resumed_from, step (how far it came), silent, restarts, function, dag, run, "
+        "task, dataset, model, code (digest), image, processes, packages, memory, variables (names), param.NAME (an "
+        f"argument), metric.NAME and artifact.NAME. Default: {_COLUMNS}.",
+    ),
+]
+Sort = Annotated[
+    str | None, typer.Option(metavar="[-]COLUMN", help="Sort by a column; with - before it the largest first.")
+]
+Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="List at most this many TrainJobs.")]
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="List TrainJobs created since then: 90m, 24h, 7d, or an ISO 8601 date."),
+]
+Status = Annotated[
+    list[str] | None,
+    typer.Option(help="List TrainJobs with this status: Created, Running, Suspended, Complete, Failed; repeatable."),
+]
 
 
 def list_jobs(
     context: typer.Context,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            "--columns",
-            "-c",
-            metavar="COLUMN,…",
-            help="Columns: name, status, runtime, nodes, created, started, finished, duration, reason, "
-            "partition; and, for three "
-            "requests for each TrainJob, resumed_from, step (how far it came), silent, restarts, function, dag, run, "
-            "task, dataset, model, code (digest), image, processes, packages, memory, variables (names), param.NAME "
-            f"(an argument), metric.NAME and artifact.NAME. Default: {_COLUMNS}.",
-        ),
-    ] = None,
-    sort: Annotated[
-        str | None,
-        typer.Option(metavar="[-]COLUMN", help="Sort by a column; with - before it the largest first."),
-    ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="List at most this many TrainJobs.")] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="List TrainJobs created since then: 90m, 24h, 7d, or an ISO 8601 date."),
-    ] = None,
-    status: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="List TrainJobs with this status: Created, Running, Suspended, Complete, Failed; repeatable."
-        ),
-    ] = None,
+    columns: Columns = None,
+    sort: Sort = None,
+    limit: Limit = None,
+    since: Since = None,
+    status: Status = None,
     search: Annotated[
         str | None, typer.Option(metavar="NAME", help="List the TrainJobs of a hyperparameter search.")
     ] = None,

@@ -163,7 +163,7 @@ def _to_absolute(node: ast.ImportFrom, package: str) -> str:
         return node.module or ""
     parts = package.split(".") if package else []
     parents = parts[: len(parts) - node.level + 1]
-    return ".".join([*parents, *([node.module] if node.module else [])])
+    return ".".join([*parents, node.module] if node.module else parents)
 
 
 def _handles_import_error(handler: ast.ExceptHandler) -> bool:

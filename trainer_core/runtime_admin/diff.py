@@ -93,7 +93,7 @@ def build_patch(live: Raw, desired: Raw) -> dict[str, Any]:
         _, part, key = path.split(".", 2)
         metadata.setdefault(part, {})[key] = after
     spec = _build_merge_patch(live.get("spec") or {}, desired.get("spec") or {}, "spec")
-    return {**({"metadata": metadata} if metadata else {}), **({"spec": spec} if spec else {})}
+    return {name: part for name, part in (("metadata", metadata), ("spec", spec)) if part}
 
 
 Difference = tuple[str, Any, Any]
