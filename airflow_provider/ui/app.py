@@ -140,13 +140,7 @@ def _require_permission(method: Any, entity: DagAccessEntity) -> Any:
 _LOGGED_IN = [Depends(requires_authenticated())]
 _READ = [_require_permission("GET", DagAccessEntity.TASK_INSTANCE)]
 #: Airflow's permission for each action. For the last two, the page calls Airflow's own API.
-_METHODS: dict[str, Any] = {
-    "suspend": "PUT",
-    "resume": "PUT",
-    "delete": "DELETE",
-    "end": "PUT",
-    "rerun": "PUT",
-}
+_METHODS: dict[str, Any] = {"suspend": "PUT", "resume": "PUT", "delete": "DELETE", "end": "PUT", "rerun": "PUT"}
 _READ_LOGS = [*_READ, _require_permission("GET", DagAccessEntity.TASK_LOGS)]
 
 
@@ -192,11 +186,7 @@ def find_asset(name: str) -> Path | None:
     return next((path for path in files if path.name == name), None)
 
 
-def list_jobs(
-    session: SessionDep,
-    user: GetUserDep,
-    shown: Annotated[_ListView, Query()],
-) -> dict[str, Any]:
+def list_jobs(session: SessionDep, user: GetUserDep, shown: Annotated[_ListView, Query()]) -> dict[str, Any]:
     """Return the newest jobs of the DAGs that the user may read."""
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
     status = FAILED if shown.status == serializers.CANCELLED else shown.status

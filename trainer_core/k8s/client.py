@@ -91,11 +91,7 @@ class ApiClient:
         else:
             namespace, suffix = self._get_namespace(resource, namespace)
             path = resource.build_path(namespace)
-        query = {
-            "labelSelector": label_selector,
-            "fieldSelector": field_selector,
-            "limit": str(_PAGE_SIZE),
-        }
+        query = {"labelSelector": label_selector, "fieldSelector": field_selector, "limit": str(_PAGE_SIZE)}
         request = _Request("GET", path, f"list {resource.plural}{suffix}", resource, query)
         try:
             return list(self._list_items(request))
