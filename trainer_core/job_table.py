@@ -106,6 +106,7 @@ def read_details(client: TrainerClient, name: str) -> JobDetails:
     outcome = observation.outcome
     tail = outcome.diagnosis.log_tail if outcome and outcome.diagnosis else ()
     progress = observation.progress or job.progress or find_last_progress(reversed(tail))
+    # What the outcome has wins over what was reported while the job ran.
     reached = outcome or progress
     measured = outcome if outcome and outcome.succeeded else progress
     ended = outcome or observation
