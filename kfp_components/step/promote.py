@@ -56,7 +56,7 @@ def promote(
     task.write("uri", promotion.uri)
     task.write("version", promotion.version)
     verdict = "promoted" if promotion.promoted else f"not promoted, for the {moved} has {promotion.before}"
-    print(f"model {promotion.version} with {metric} is {verdict}: {promotion.uri}", flush=True)
+    print(f"model {promotion.version} with {metric} is {verdict}: {promotion.uri}")
 
 
 def _find_uri(model: Artifact, copies_files: bool) -> str:

@@ -182,7 +182,7 @@ def test_a_silence_is_reported_with_the_last_report_of_the_training_until_it_is_
     node.run(30)
     node.beat()
     node.run(5)
-    silent = [{"step": 7, "total": 9, "silent": [seconds, AFTER]} for seconds in (15, 20, 25)]
+    silent = [{"step": 7, "total": 9, "silent": [seconds, AFTER]} for seconds in (10, 15, 20, 25)]
     assert [parse_progress(text) for text in node.printed] == [*silent, {"step": 7, "total": 9}]
 
 
@@ -196,20 +196,20 @@ def test_the_silence_of_a_training_with_irregular_steps_is_reported_with_its_own
     assert [parse_progress(text)["silent"] for text in node.printed] == [[25, 90], [30, 90]]
 
 
-def test_a_long_silence_is_reported_at_each_thirtieth_of_the_limit(tmp_path):
-    node = Node(tmp_path, after=3000.0)
+def test_a_long_silence_is_reported_from_a_quarter_of_the_limit_on_at_each_32nd_part(tmp_path):
+    node = Node(tmp_path, after=3200.0)
     node.beat()
-    node.run(3000)
+    node.run(3200)
     seconds = [parse_progress(text)["silent"][0] for text in node.printed]
-    assert seconds == list(range(800, 3000, 100))
+    assert seconds == list(range(800, 3200, 100))
 
 
 @pytest.mark.parametrize("report", ["", "{", "[1]", "7", "[" * 9999])
 def test_a_silence_is_reported_whatever_other_programs_have_written_as_the_last_report(node, report):
     (node.folder / beats.REPORT).write_text(report)
     node.beat()
-    node.run(20)
-    assert [parse_progress(text) for text in node.printed] == [{"silent": [15, AFTER]}]
+    node.run(15)
+    assert [parse_progress(text) for text in node.printed] == [{"silent": [10, AFTER]}]
 
 
 def test_a_silence_is_reported_by_the_node_of_rank_0_only(node):
