@@ -95,8 +95,7 @@ def _drive(
         left = None if end is None else end - time.monotonic()
         if left is not None and left <= 0:
             raise WaitTimeoutError(f"search {driver.name!r} has not ended after {timeout} s; its trials continue")
-        if not state.must_create:
-            driver.wait(state, left)
+        driver.wait(state, left)
 
 
 def _write_trials(task: Task, outcome: SearchOutcome, definition: SearchDefinition) -> None:

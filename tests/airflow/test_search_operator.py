@@ -22,7 +22,7 @@ from airflow_provider.triggers.search import SearchTrigger
 from trainer_core import CustomTrainer, Objective, RandomSearch, Search, TrialConfig
 
 SPACE = {"x": Search.uniform(-1, 1), "kind": ["a", "b"]}
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 def square(x: float, kind: str, offset: float = 0.0) -> dict:

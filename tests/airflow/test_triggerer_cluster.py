@@ -186,14 +186,14 @@ async def test_a_change_is_delivered_at_once(cluster, submit, wait_for):
         runs(cluster)
         await until(lambda: cluster.watches == 2)
         cluster.tick()
-        (event,) = await asyncio.wait_for(ends(cluster, task), 60)
+        (event,) = await asyncio.wait_for(ends(cluster, task), 300)
     assert event["outcome"]["status"] == "Complete"
 
 
 async def test_a_training_that_ended_before_the_watch_is_delivered_at_once(cluster, client, submit, wait_for):
     ref = submit()
     cluster.until(lambda: cluster.tick() is not None and client.observe(ref).outcome)
-    event = await asyncio.wait_for(fired(wait_for(ref)), 60)
+    event = await asyncio.wait_for(fired(wait_for(ref)), 300)
     assert event["outcome"]["result"] == {"loss": 0.25}
 
 
@@ -256,7 +256,7 @@ async def test_a_job_that_ends_during_an_outage_is_delivered_after_it(cluster, c
         for _ in range(10):
             cluster.tick()
         cluster.faults.clear()
-        assert (await asyncio.wait_for(task, 60))["outcome"]["status"] == "Complete"
+        assert (await asyncio.wait_for(task, 300))["outcome"]["status"] == "Complete"
 
 
 async def test_a_watch_with_an_expired_resource_version_lists_again(cluster, submit, wait_for):
@@ -402,7 +402,7 @@ class SilentSupervisor(Supervisor):
         self.may_answer = threading.Event()
 
     def send(self, msg):
-        self.may_answer.wait(30)
+        self.may_answer.wait(300)
         return super().send(msg)
 
 
