@@ -51,8 +51,8 @@ class StopSignal:
                         os.setpgid(0, 0)
             unblock()
 
-        # Python forgets a signal for its handlers that reaches a child before the fork has returned in it.
         _start_workers_outside_group()
+        # Python forgets a signal for its handlers that reaches a child before the fork has returned in it.
         os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=restore)
 
     def _handle(self, number: int, frame: Any) -> None:
@@ -84,7 +84,7 @@ def _is_in_group_of_rank() -> bool:
 
 
 def _start_workers_outside_group() -> None:
-    """Let what multiprocessing starts without a fork leave the group: workers, and a fork server, whose end is theirs."""
+    """Let what multiprocessing starts without a fork leave the group: workers, and the fork server they end with."""
     from multiprocessing import util  # Takes milliseconds.
 
     start = util.spawnv_passfds
