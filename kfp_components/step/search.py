@@ -61,7 +61,7 @@ def search(task: Task) -> None:
         run.print_problem()
         driver = bound.enter_context(SearchDriver(client, owner, definition, request))
         outcome = _drive(driver, inputs.timeout, lambda ref: bind_to_run(client, ref, run, inputs.on_kill), bound)
-    print(outcome.message, flush=True)
+    print(outcome.message)
     _write_trials(task, outcome, definition)
     text = search_report.render_html(owner.slug, outcome, definition)
     task.get_artifact("report").require_path().write_text(text, encoding="utf-8")

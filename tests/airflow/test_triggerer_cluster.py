@@ -17,7 +17,7 @@ from airflow.sdk.execution_time.comms import ErrorResponse, XComResult
 from airflow.sdk.execution_time.supervisor import set_supervisor_comms
 from fake_cluster import Cluster
 
-from airflow_provider import client_cache
+from airflow_provider import cancellation, client_cache
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.task_log import LOG_KEY
 from airflow_provider.testing.tasks import StandInTaskInstance
@@ -426,8 +426,9 @@ async def test_a_finished_trigger_leaves_no_tasks_or_counters(cluster, submit, w
     assert deferred_log._Counters.finishing == 0
 
 
-@pytest.mark.parametrize("fault", [{"hang": 50}, {"status": 503}])
-def test_killing_a_worker_does_not_wait_for_an_unavailable_cluster(cluster, tmp_path, fault):
+@pytest.mark.parametrize("fault", [{"hang": 600}, {"status": 503}])
+def test_killing_a_worker_does_not_wait_for_an_unavailable_cluster(cluster, tmp_path, fault, monkeypatch):
+    monkeypatch.setattr(cancellation, "_SIGNAL_HANDLER_SECONDS", 0.1)
     config = {"config_file": str(cluster.kubeconfig(tmp_path / "config")), "namespace": "default"}
     trainer = CustomTrainerContainer(image="registry.local/train:1")
     operator = TrainJobOperator(
@@ -440,6 +441,5 @@ def test_killing_a_worker_does_not_wait_for_an_unavailable_cluster(cluster, tmp_
     )
     operator.execute({"ti": StandInTaskInstance()})
     cluster.faults.next(path="trainjobs", times=100, **fault)
-    begin = time.monotonic()
     operator.on_kill()
-    assert time.monotonic() - begin < 30
+    assert "cancel-trainjob" in [thread.name for thread in threading.enumerate()]

@@ -11,6 +11,7 @@ from kfp_components.tasks import train_task
 from kfp_components.testing import host_runner
 from trainer_core import CustomTrainer
 from trainer_core.errors import BackendUnavailableError
+from trainer_core.node import s3_client
 
 
 @pytest.fixture
@@ -66,6 +67,7 @@ def test_a_project_that_kfp_cannot_pass_travels_through_a_bucket(tmp_path, large
         (large / "helpers.py").unlink()  # The run trains with what was stored.
         with host_runner(tmp_path / "runs"):
             assert pipeline(args={"x": 21}).output == {"y": 42}
+    monkeypatch.setattr(s3_client, "_FIRST_DELAY", 0.001)
     with pytest.raises(BackendUnavailableError, match="code: the files cannot be written to s3://bucket/team/code/"):
 
         @dsl.pipeline

@@ -69,6 +69,8 @@ def test_a_job_can_be_suspended_repeatedly_and_keeps_its_log(client, ask, gate):
     assert seen + list(lines) == ["run 1", "run 2", "run 3", "run 4"]
     assert client.wait("job").result == "go"
     assert client.get_job("job").steps[0].restarts == 3
+    changes = [event.reason for event in client.get_job_events("job") if event.reason in ("Suspended", "Resumed")]
+    assert changes == ["Suspended", "Resumed"] * 3
 
 
 def test_a_resume_waits_for_a_cancellation_that_is_being_written_and_does_not_replace_it(client, ask, home):
