@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from container_jobs import running
 from hypothesis import given, strategies as st
 
-from trainer_core.backends.container.logs import ContainerLogCursor, find_tail_cursor, read_lines
+from trainer_core.backends.container.engine import EngineRequestError
+from trainer_core.backends.container.logs import ContainerLogCursor, ProgressReader, find_tail_cursor, read_lines
 
 OUT, ERR = 1, 2
 
@@ -104,6 +106,30 @@ def test_a_very_long_line_is_returned_in_pieces_and_each_piece_once():
 
 def test_a_progress_bar_keeps_its_last_state_and_no_carriage_return():
     assert read_lines([frame(0, "10%\r100%\r\n")], ContainerLogCursor(), True, 9).lines == ["10%\r100%"]
+
+
+class OneLog:
+    """Engine of one container, whose log is None once it is removed."""
+
+    def __init__(self, *frames):
+        self.frames = list(frames)
+
+    def stream_log(self, container, since, tail=None):
+        if self.frames is None:
+            raise EngineRequestError("no such container", "unix:///engine.sock")
+        return iter(self.frames)
+
+
+def test_the_last_progress_stays_when_other_lines_follow_and_when_the_container_is_removed():
+    engine, node = OneLog(frame(0, '[trainjob:progress] {"step": 3}\n')), running("node-0")
+    reader = ProgressReader(engine)
+    assert reader.read(node).step == 3
+    engine.frames.append(frame(9, "epoch 1\n"))
+    assert reader.read(node).step == 3
+    engine.frames.append(frame(20, '[trainjob:progress] {"step": 5}\n'))
+    assert reader.read(node).step == 5
+    engine.frames = None
+    assert reader.read(node).step == 5
 
 
 def test_a_line_of_the_other_stream_is_not_joined_with_an_unfinished_line():

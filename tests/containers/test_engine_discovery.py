@@ -53,6 +53,19 @@ def test_sockets_of_the_other_product_are_not_tried(wanted, unwanted):
     assert [each for each in found if each.endswith(unwanted)] == []
 
 
+@pytest.mark.parametrize(
+    ("env", "path"),
+    [
+        ({}, "/home/me/.docker/run/docker.sock"),  # Docker Desktop on macOS.
+        ({}, "/home/me/.docker/desktop/docker.sock"),  # Docker Desktop on Linux.
+        ({}, "/home/me/.rd/docker.sock"),  # Rancher Desktop.
+        ({"TMPDIR": "/var/T"}, "/var/T/podman/podman-machine-default-api.sock"),  # Podman on macOS.
+    ],
+)
+def test_an_engine_of_a_desktop_is_found_where_its_product_puts_the_socket(env, path):
+    assert f"unix://{path}" in addresses(env)
+
+
 def test_colima_home_sets_the_colima_socket():
     assert "unix:///colima/default/docker.sock" in addresses({"COLIMA_HOME": "/colima"})
 
@@ -117,6 +130,22 @@ def test_product_and_version_are_read_from_the_ping(podman):
     engine = engine_discovery.connect_engine(ContainerBackendConfig(container_host=podman.address))
     assert (engine.product, engine.version, engine.is_local) == ("podman", "5.0.0", True)
     engine.close()
+
+
+def test_an_engine_that_docker_host_names_is_asked_without_tls_unless_the_environment_says_so(monkeypatch):
+    for name in ("DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Podman) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_address[1]}")
+        try:
+            engine = engine_discovery.connect_engine(ContainerBackendConfig())
+            engine.close()
+        finally:
+            server.shutdown()
+            thread.join()
+    assert engine.version == "5.0.0"
 
 
 def test_nothing_follows_the_end_of_the_archive_of_a_written_file(podman):

@@ -43,6 +43,7 @@ def test_what_travels_is_installed_or_in_the_standard_library_is_no_problem(miss
         ("def f():\n    import absent_package", "absent_package, which does not travel and is neither installed here"),
         ("from absent_package.sub import x", "absent_package, which does not travel and is neither"),
         ("try:\n    import absent_package\nexcept ImportError:\n    pass", None),
+        ("try:\n    import absent_package\nexcept:\n    pass", None),
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import absent_package", None),
     ],
 )
