@@ -49,26 +49,35 @@ def test_a_project_that_kfp_cannot_pass_is_refused_when_the_pipeline_is_compiled
             train_task(trainer=trainer, runtime="python")
 
 
-@pytest.mark.parametrize("backend", ["local", "debug"])
-def test_a_project_that_kfp_cannot_pass_travels_through_a_bucket(tmp_path, large, monkeypatch, backend):
+@pytest.fixture
+def bucket(monkeypatch):
     storage = MemoryStorage()
-    keys = {"AWS_ACCESS_KEY_ID": "made-up", "AWS_SECRET_ACCESS_KEY": "a-secret"}
     with serving.served(storage.app()) as url:
-        for name, value in {**keys, "AWS_ENDPOINT_URL": url}.items():
+        keys = {"AWS_ACCESS_KEY_ID": "made-up", "AWS_SECRET_ACCESS_KEY": "a-secret", "AWS_ENDPOINT_URL": url}
+        for name, value in keys.items():
             monkeypatch.setenv(name, value)
+        yield storage
 
-        @dsl.pipeline
-        def pipeline(args: dict) -> dict:
-            trainer = CustomTrainer("train:main", code=large, code_uri="s3://bucket/team/code")
-            trained = train_task(trainer=trainer, runtime="python", wait=True, func_args=args, backend=backend)
-            return trained.outputs["result"]
 
-        (large / "helpers.py").unlink()  # The run trains with what was stored.
-        with host_runner(tmp_path / "runs"):
-            assert pipeline(args={"x": 21}).output == {"y": 42}
+@pytest.mark.usefixtures("bucket")
+@pytest.mark.parametrize("backend", ["local", "debug"])
+def test_a_project_that_kfp_cannot_pass_travels_through_a_bucket(tmp_path, large, backend):
+    @dsl.pipeline
+    def pipeline(args: dict) -> dict:
+        trainer = CustomTrainer("train:main", code=large, code_uri="s3://bucket/team/code")
+        trained = train_task(trainer=trainer, runtime="python", wait=True, func_args=args, backend=backend)
+        return trained.outputs["result"]
+
+    (large / "helpers.py").unlink()  # The run trains with what was stored.
+    with host_runner(tmp_path / "runs"):
+        assert pipeline(args={"x": 21}).output == {"y": 42}
+
+
+def test_a_project_that_the_bucket_refuses_is_refused_when_the_pipeline_is_compiled(large, bucket):
+    bucket.refused |= {"PUT"}
     with pytest.raises(BackendUnavailableError, match="code: the files cannot be written to s3://bucket/team/code/"):
 
         @dsl.pipeline
-        def unreachable():
+        def pipeline():
             trainer = CustomTrainer("train:main", {"x": 1}, code=large, code_uri="s3://bucket/team/code")
             train_task(trainer=trainer, runtime="python")

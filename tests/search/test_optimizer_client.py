@@ -15,6 +15,7 @@ from trainer_core import (
     TrainJobTemplate,
     TrialConfig,
 )
+from trainer_core.search.driver import SearchDriver
 
 
 def train(rate: str, batch: str = "1") -> dict[str, float]:
@@ -67,7 +68,11 @@ def test_searches_have_names_of_their_own_and_are_listed_with_the_newest_first(c
         client.get_job(names[0])
 
 
-def test_a_search_that_fails_ends_the_wait_for_its_success(client: OptimizerClient) -> None:
+def test_a_search_that_fails_ends_the_wait_for_its_success(
+    client: OptimizerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On this backend a trial has ended when it is created, so there is nothing to wait for.
+    monkeypatch.setattr(SearchDriver, "wait", lambda *_: pytest.fail("waits although the end is to be recorded"))
     name = start(client, objectives=[Objective("f1")])
     with pytest.raises(RuntimeError, match=r"is Failed: .*reported no f1, but: accuracy, loss"):
         client.wait_for_job_status(name, timeout=60)
