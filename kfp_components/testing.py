@@ -5,10 +5,10 @@ is installed, so a ``with`` block lifts the refusal. It runs the components' own
 compiled pipeline, and a non-zero exit code fails the task.
 
 The block also works around faults of KFP's local runners. The subprocess runner replaces every "python3" by the path of
-the interpreter, also in inputs and in shipped code; the container runner counts a container that is removed before its
-exit code is read as a success; nulls in results, and optional parameters without a default, fail; a `dsl.If` on a named
-output of a task is always false; and tasks of a loop, which run at the same time, restore each other's `print` and log
-handlers.
+the interpreter, also in inputs and in shipped code, and quotes no path with a blank; the container runner counts a
+container that is removed before its exit code is read as a success; nulls in results, and optional parameters without a
+default, fail; a `dsl.If` on a named output of a task is always false; and tasks of a loop, which run at the same time,
+restore each other's `print` and log handlers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import builtins
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -167,7 +168,7 @@ def _build_python_replacement(original: Callable[..., list[str]]) -> Callable[..
     def replace(full_command: list[str], new_executable: str) -> list[str]:
         if full_command[: len(_COMMAND)] == _COMMAND:
             return [new_executable, *full_command[1:]]
-        return original(full_command, new_executable)
+        return original(full_command, shlex.quote(new_executable))  # It becomes a word of a shell script.
 
     return replace
 

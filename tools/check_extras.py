@@ -73,7 +73,9 @@ def _check_sdist(folder: Path) -> str:
     _run(folder / "sdist", "tar", "-xf", sdist)  # The filters of tarfile came with Python 3.11.4.
     (unpacked,) = (folder / "sdist").iterdir()
     variables = {**os.environ, "PYTHONPATH": str(unpacked)}
-    return "the sdist's tests: " + _run(unpacked, sys.executable, "-m", "pytest", "-q", *TESTS, variables=variables)
+    # CI runs them with less priority than all other tests, and a test then takes up to eight times as long.
+    command = (sys.executable, "-m", "pytest", "-q", "--timeout=900", *TESTS)
+    return "the sdist's tests: " + _run(unpacked, *command, variables=variables)
 
 
 def _run(folder: Path, *command: str | Path, variables: Mapping[str, str] | None = None) -> str:

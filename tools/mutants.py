@@ -73,7 +73,7 @@ MODULES = {
     "trainer_core/backends/local/job_store.py": "local/test_job_store.py local/test_damaged_files.py "
     "local/test_state_folder.py local/test_other_hosts.py local/test_garbage_collection.py local/test_full_disk.py",
     "trainer_core/backends/local/runner.py": "local/test_local_logs.py local/test_supervisor.py "
-    "local/test_suspend_resume.py local/test_local_fetching.py",
+    "local/test_suspend_resume.py local/test_local_fetching.py local/test_job_queue.py",
     "trainer_core/backends/container/outcome.py": "containers/test_container_observation.py "
     "containers/test_container_reconcile.py",
     "trainer_core/k8s/failure_facts.py": "kubernetes/test_k8s_failure_facts.py "
@@ -112,6 +112,8 @@ MODULES = {
 }
 #: Seconds after which a test hangs. All tests of a mutant hang after three times as long as without a change, or this.
 TEST_TIMEOUT = 120
+#: Seconds of the processor after which they loop without an end; or three times as many as without a change.
+LOOP_SECONDS = 20
 
 _OPERATORS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -274,11 +276,12 @@ def play(module: str, seed: str, number: int) -> tuple[float, list[tuple[Mutant,
         _import_libraries(recorded["libraries"])
         for compiled in Path(module).parent.glob(f"__pycache__/{Path(module).stem}.*"):
             compiled.unlink()
+        loop_seconds = max(LOOP_SECONDS, int(3 * seconds))
         results = []
         for mutant in mutants:
             Path(module).write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
             order = [test for test, lines in recorded["lines"].items() if mutant.line in lines]
-            results.append((mutant, *_run_tests(partial(_run_ordered, tests, order), log, limit)))
+            results.append((mutant, *_run_tests(partial(_run_ordered, tests, order, loop_seconds), log, limit)))
         return seconds, results
 
 
@@ -376,7 +379,8 @@ class _Order:
         items.sort(key=lambda item: self.ranks.get(item.nodeid, len(self.ranks)))
 
 
-def _run_ordered(tests: list[str], order: list[str]) -> int:
+def _run_ordered(tests: list[str], order: list[str], loop_seconds: int) -> int:
+    resource.setrlimit(resource.RLIMIT_CPU, (loop_seconds, loop_seconds))
     # A mutant may have as many bytes as the one before it, and be as old to the second.
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"

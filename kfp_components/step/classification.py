@@ -30,7 +30,7 @@ def build_metadata(result: Any) -> dict[str, Any]:
             metadata[name] = read(given[key])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             # It is a picture of the result, which is an output whatever it contains.
-            print(f"the result's {key!r} cannot be shown: {type(error).__name__}: {error}", flush=True)
+            print(f"the result's {key!r} cannot be shown: {type(error).__name__}: {error}")
     return metadata
 
 

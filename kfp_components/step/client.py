@@ -29,7 +29,7 @@ def ride_out(action: Callable[[], _T], may_pass: Callable[[Exception], bool], on
     """Repeat an action as long as a wait tolerates errors, with a line in the step's log each ten seconds."""
 
     def report(error: Exception, remaining: float) -> None:
-        print(f"repeated for {remaining:.0f} s: {error}", file=sys.stderr, flush=True)
+        print(f"repeated for {remaining:.0f} s: {error}", file=sys.stderr)
 
     return repeat_while_failing(action, may_pass, 0.0 if once else read_limit(_LIMIT_SECONDS), report)
 

@@ -10,6 +10,7 @@ Exit codes: 0 the task is done; 1 it failed, with the reason in one line; 2 wron
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -86,6 +87,8 @@ def _run_task(target: Callable[..., None], task: Task) -> None:
 
 
 if __name__ == "__main__":
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # Each line is in the log of the step at once.
     code = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()

@@ -30,7 +30,6 @@ def print_diagnosis(outcome: Outcome) -> None:
         print(f"  {name}: {value}")
     for line in filter(None, text.splitlines()):
         print(f"  | {line}")
-    sys.stdout.flush()
 
 
 def describe_diagnosis(diagnosis: Diagnosis) -> tuple[dict[str, str], str]:
@@ -49,7 +48,7 @@ def describe_diagnosis(diagnosis: Diagnosis) -> tuple[dict[str, str], str]:
 
 def print_error(text: str) -> None:
     """Print an error as the last line of the log; in a pod, Kubernetes keeps it as the message of the container too."""
-    print(f"error: {text}", file=sys.stderr, flush=True)
+    print(f"error: {text}", file=sys.stderr)
     log = Path(env.setting(env.TERMINATION_LOG))
     # The kubelet makes the file. On a user's machine it may be another program's.
     if IN_CONTAINER in os.environ and log.exists():

@@ -30,7 +30,7 @@ def evaluate_gate(
             value = _parse_number(f"metric {redact(name)}", metrics.metadata[name])
             limit = _parse_number(f"bound {redact(name)}", bound)
             good = sign * value >= sign * limit
-            print(f"{name} is {value:g}, must be {word} {limit:g}: {'passed' if good else 'missed'}", flush=True)
+            print(f"{name} is {value:g}, must be {word} {limit:g}: {'passed' if good else 'missed'}")
             missed += [] if good else [f"{name} is {value:g}, not {word} {limit:g}"]
     task.write("passed", not missed)
     task.write("verdict", "; ".join(missed) or "passed")

@@ -40,7 +40,7 @@ def delete(
             with suppress(JobNotFoundError):
                 client.delete_job(client.get_job_ref(name))
                 deleted.append(name)
-    print(f"deleted: {', '.join(deleted) or 'nothing, there is none'}", flush=True)
+    print(f"deleted: {', '.join(deleted) or 'nothing, there is none'}")
     task.write("deleted", deleted)
 
 

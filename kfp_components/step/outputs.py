@@ -21,7 +21,7 @@ _MODEL = "model"
 def write_ref(task: Task, ref: TrainJobRef, output: str = "job") -> None:
     """Write the ref of a job to an output, and print how to read the job's log."""
     task.write(output, ref.to_dict())
-    print(f"TrainJob {ref.name} on {ref.backend} (logs: trainjob logs {ref.name})", flush=True)
+    print(f"TrainJob {ref.name} on {ref.backend} (logs: trainjob logs {ref.name})")
 
 
 def write_submission(task: Task, client: TrainerClient, ref: TrainJobRef) -> None:
@@ -62,7 +62,7 @@ def write_result(task: Task, outcome: Outcome) -> None:
     """Write the outputs that every task with an outcome has: result, metrics, model."""
     task.write("result", _wrap_result(outcome.result))
     if outcome.missing_result:
-        print(f"TrainJob {outcome.job.name}: {outcome.missing_result}", flush=True)
+        print(f"TrainJob {outcome.job.name}: {outcome.missing_result}")
     # The metadata of a Metrics artifact are the metrics: nothing else belongs there.
     task.get_artifact("metrics").metadata.update(outcome.metrics)
     if outcome.succeeded and _MODEL in outcome.artifacts:
@@ -86,7 +86,7 @@ def place_artifact(artifact: Artifact, uri: str) -> None:
     if source is not None and source.exists():
         copy_path(source, artifact.require_path())
         return
-    print(f"artifact {artifact.name!r}: its content stays at {uri}, which is in its metadata as 'uri'", flush=True)
+    print(f"artifact {artifact.name!r}: its content stays at {uri}, which is in its metadata as 'uri'")
 
 
 def _describe_resumptions(client: TrainerClient, ref: TrainJobRef, history: MetricHistory) -> list[report.Resumption]:

@@ -47,7 +47,7 @@ class Run:
     def print_problem(self) -> None:
         """Print why the run is not known. Called when the job exists: a refused job has another reason."""
         if self.problem:
-            print(f"the run of this step is not known: {self.problem}", file=sys.stderr, flush=True)
+            print(f"the run of this step is not known: {self.problem}", file=sys.stderr)
 
 
 def find_run(client: TrainerClient, run_id: str | None) -> Run:
@@ -82,7 +82,7 @@ def bind_to_run(client: TrainerClient, ref: TrainJobRef, run: Run, on_kill: str)
     owner = run.workflow if on_kill == "cancel" else None
     if owner is not None and run.namespace != ref.namespace:
         owner = None
-        print(f"TrainJob {ref.name} gets no owner reference: its run is in namespace {run.namespace}", flush=True)
+        print(f"TrainJob {ref.name} gets no owner reference: its run is in namespace {run.namespace}")
     labels: list[Mapping[str, str]] = []
     with _print_errors(ref, "is not bound to the run"):
         only_with = {KFP_RUN_LABEL: run.id}
@@ -114,4 +114,4 @@ def _print_errors(ref: TrainJobRef, what: str) -> Iterator[None]:
     except JobNotFoundError:
         return
     except TrainerError as error:
-        print(f"TrainJob {ref.name} {what}: {error}", file=sys.stderr, flush=True)
+        print(f"TrainJob {ref.name} {what}: {error}", file=sys.stderr)

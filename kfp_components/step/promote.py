@@ -70,4 +70,4 @@ def promote(
     task.write("uri", promotion.uri)
     task.write("version", promotion.version)
     verdict = "promoted" if promotion.promoted else f"not promoted, for the {moved} has {promotion.before}"
-    print(f"model {promotion.version} with {metric} is {verdict}: {promotion.uri}", flush=True)
+    print(f"model {promotion.version} with {metric} is {verdict}: {promotion.uri}")

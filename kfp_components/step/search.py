@@ -61,7 +61,7 @@ def search(task: Task) -> None:
         run.print_problem()
         driver = bound.enter_context(SearchDriver(client, owner, definition, request))
         outcome = _drive(driver, inputs.timeout, lambda ref: bind_to_run(client, ref, run, inputs.on_kill), bound)
-    print(outcome.message, flush=True)
+    print(outcome.message)
     _write_trials(task, outcome, definition)
     text = search_report.render_html(owner.slug, outcome, definition)
     task.get_artifact("report").require_path().write_text(text, encoding="utf-8")
@@ -95,8 +95,7 @@ def _drive(
         left = None if end is None else end - time.monotonic()
         if left is not None and left <= 0:
             raise WaitTimeoutError(f"search {driver.name!r} has not ended after {timeout} s; its trials continue")
-        if not state.must_create:
-            driver.wait(state, left)
+        driver.wait(state, left)
 
 
 def _write_trials(task: Task, outcome: SearchOutcome, definition: SearchDefinition) -> None:

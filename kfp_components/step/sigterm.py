@@ -117,7 +117,7 @@ def cancel_on_sigterm(
         if reason is None:
             _cancel(name, cancel)
         else:
-            print(f"terminated: {name} continues: {reason}", file=sys.stderr, flush=True)
+            print(f"terminated: {name} continues: {reason}", file=sys.stderr)
         raise
 
 
@@ -202,7 +202,7 @@ def _cancel(name: str, cancel: Callable[[], None]) -> None:
         cancel()
     except TrainerError as error:
         todo = "`trainjob reap --runs-in NAMESPACE` deletes it"
-        print(f"terminated: {name} is not cancelled; {todo}: {error}", file=sys.stderr, flush=True)
+        print(f"terminated: {name} is not cancelled; {todo}: {error}", file=sys.stderr)
         return
     # After the fact: the step may be killed before the cluster answers.
-    print(f"terminated: {name} is cancelled", file=sys.stderr, flush=True)
+    print(f"terminated: {name} is cancelled", file=sys.stderr)

@@ -41,7 +41,7 @@ def look(
         seen = ride_out(files.list_files, _is_busy)
     except source.FetchError as error:
         raise InvalidRequestError(str(error)) from error
-    print(f"{storage_uri}: {len(seen.files)} files, {seen.size} bytes, version {seen.digest}", flush=True)
+    print(f"{storage_uri}: {len(seen.files)} files, {seen.size} bytes, version {seen.digest}")
     task.write("version", seen.digest)
 
 

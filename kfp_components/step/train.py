@@ -120,7 +120,7 @@ def _add_claims(client: TrainerClient, inputs: JobInputs) -> dict[str, Any] | No
     try:
         claims = extract_claims(find_step_pod(client))
     except TrainerError as error:
-        print(f"the volume claims of this step are not known: {error}", file=sys.stderr, flush=True)
+        print(f"the volume claims of this step are not known: {error}", file=sys.stderr)
         return inputs.task_config
     return {**(inputs.task_config or {}), **claims}
 

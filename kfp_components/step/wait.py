@@ -101,7 +101,7 @@ def follow_attempts(
         if done is None or done >= inputs.attempts:
             break
         print_diagnosis(outcome)
-        print(f"attempt {done} of {inputs.attempts} failed; the next one starts in {inputs.backoff} s", flush=True)
+        print(f"attempt {done} of {inputs.attempts} failed; the next one starts in {inputs.backoff} s")
         time.sleep(inputs.backoff)
         job = submit_job(client, request, inputs.on_kill, run)
     outputs.write_outcome(task, client, outcome, history)
@@ -121,7 +121,7 @@ def _count_attempts(client: TrainerClient, request: TrainJobRequest, ref: TrainJ
     Read from the jobs, so that a step that is run again continues to count.
     """
     if request.owner is None:
-        print("there is no next attempt: a job with a job_name is one job", flush=True)
+        print("there is no next attempt: a job with a job_name is one job")
         return None
     return next((job.attempt + 1 for job in client.find_jobs(request) if job.name == ref.name), None)
 
@@ -129,7 +129,7 @@ def _count_attempts(client: TrainerClient, request: TrainJobRequest, ref: TrainJ
 def wait_for_job(client: TrainerClient, ref: TrainJobRef, deadline: float | None, history: MetricHistory) -> Outcome:
     """Wait for a TrainJob and print its log meanwhile, from its beginning."""
     printers = [_Printer(client, ref, step, history) for step in _PRINTED_STEPS]
-    pending = PendingFailureLog(ref.name, lambda line: print(line, file=sys.stderr, flush=True))
+    pending = PendingFailureLog(ref.name, lambda line: print(line, file=sys.stderr))
 
     def report(observation: Observation) -> None:
         # From here on the logs share what the wait knows of the job.
@@ -173,11 +173,10 @@ class _Printer(threading.Thread):
                 self._history.add(line)
                 for text in log.format(self._step, line, time.monotonic()):
                     sys.stdout.write(f"[{self._step}] {text}\n")
-                    sys.stdout.flush()
         except InvalidRequestError:
             return  # The job has no such step.
         except TrainerError as error:
-            print(f"the log of {self._step} ends here: {error}", file=sys.stderr, flush=True)
+            print(f"the log of {self._step} ends here: {error}", file=sys.stderr)
 
     def finish(self) -> None:
         """Wait until the log of an ended job is printed; stop at a log that is silent before its end."""

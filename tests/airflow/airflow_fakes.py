@@ -32,8 +32,8 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def kill_supervisor_once(marker: str) -> str:
-    """Kill the supervisor at the first start, so that it cannot start the training again."""
+def kill_supervisor_once(marker: str, gate: str = "") -> str:
+    """Kill the supervisor at the first start, so that it cannot start the training again; then wait for a file."""
     import os
     import signal
     import time
@@ -43,4 +43,6 @@ def kill_supervisor_once(marker: str) -> str:
         Path(marker).touch()
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(600)
+    while gate and not Path(gate).exists():
+        time.sleep(0.02)
     return "trained"

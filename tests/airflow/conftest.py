@@ -12,6 +12,7 @@ from airflow_fakes import wait_for_file
 from browser import run_browser
 from mlflow_double import serve_mlflow
 
+from airflow_provider import cancellation
 from trainer_core import CustomTrainer
 
 # Tasks of these tests that name no backend train here. Workers and nested runs of pytest inherit it.
@@ -34,6 +35,12 @@ def pytest_collection_modifyitems(items) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(ours)
+
+
+@pytest.fixture(autouse=True)
+def patient_on_kill(monkeypatch):
+    """`on_kill` waits until the job is cancelled, also on a busy machine."""
+    monkeypatch.setattr(cancellation, "_SIGNAL_HANDLER_SECONDS", 300.0)
 
 
 @pytest.fixture

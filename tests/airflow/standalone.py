@@ -59,7 +59,7 @@ def _answer(request):
     for attempt in again:
         with attempt:
             try:
-                with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
+                with urllib.request.urlopen(request, timeout=300) as answer:  # noqa: S310
                     return answer.read().decode()
             except urllib.error.HTTPError as error:
                 error.close()  # Otherwise the garbage collector closes its socket during another test.

@@ -37,7 +37,7 @@ def demo():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # a whole Airflow starts twice
+@pytest.mark.timeout(1200)  # a whole Airflow starts twice
 def test_the_demo_can_be_killed_and_started_again(program, tmp_path):
     with subprocess.Popen(
         [sys.executable, program], stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -170,6 +170,16 @@ def test_a_missing_dataset_is_refused_before_anything_is_created(home, client, t
     assert names(client) == []
 
 
+@pytest.mark.parametrize(("of_connection", "experiment"), [({}, "a_dag"), ({"experiment": "digits"}, "digits")])
+def test_the_run_of_a_task_is_in_the_experiment_of_the_connection_or_else_of_its_dag(
+    home, client, mlflow, monkeypatch, of_connection, experiment
+):
+    connection = {"conn_type": "mlflow", "host": "http://127.0.0.1", "port": mlflow.port, "extra": of_connection}
+    monkeypatch.setenv("AIRFLOW_CONN_MLFLOW_DEFAULT", json.dumps(connection))
+    an_operator(wait_for_completion=False).execute({"ti": StandInTaskInstance()})
+    assert client.get_job_request(*names(client)).tracking.experiment == experiment
+
+
 def test_the_trigger_has_plain_data_and_a_fixed_deadline(waiting):
     ti = StandInTaskInstance()
     operator = waiting(deferrable=True, on_clear="ask", execution_timeout=datetime.timedelta(hours=1))

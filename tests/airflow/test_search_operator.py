@@ -20,9 +20,10 @@ from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.testing.tasks import StandInTaskInstance, run_task
 from airflow_provider.triggers.search import SearchTrigger
 from trainer_core import CustomTrainer, Objective, RandomSearch, Search, TrialConfig
+from trainer_core.search.driver import SearchDriver
 
 SPACE = {"x": Search.uniform(-1, 1), "kind": ["a", "b"]}
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 def square(x: float, kind: str, offset: float = 0.0) -> dict:
@@ -158,7 +159,7 @@ build(trials=4, retries=1).execute({{"ti": StandInTaskInstance("tune", run_id="k
     assert {json.dumps(each) for each in trials.values()} == expected
 
 
-def test_a_trigger_continues_where_another_one_was_ended(home, gate, client):
+def test_a_trigger_continues_where_another_one_was_ended(home, gate, client, monkeypatch):
     operator, ti = build_waiting(gate, deferrable=True, trials=2), StandInTaskInstance("tune")
     with pytest.raises(TaskDeferred) as deferred:
         operator.execute({"ti": ti})
@@ -166,10 +167,13 @@ def test_a_trigger_continues_where_another_one_was_ended(home, gate, client):
     arguments = json.loads(json.dumps(arguments))
 
     async def restart():
-        first = asyncio.create_task(anext(SearchTrigger(**arguments).run()))
-        await asyncio.sleep(0.2)
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
+        waits = asyncio.Event()
+        with monkeypatch.context() as patch:
+            patch.setattr(SearchDriver, "wait_async", lambda *_: waits.set() or asyncio.Event().wait())
+            first = asyncio.create_task(anext(SearchTrigger(**arguments).run()))
+            await waits.wait()
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
         gate.touch()
         return await asyncio.wait_for(anext(SearchTrigger(**arguments).run()), SECONDS)
 
@@ -204,7 +208,7 @@ def test_a_killed_task_cancels_its_search_if_asked(home, gate, client, on_kill, 
 
     thread = threading.Thread(target=execute)
     thread.start()
-    wait_until(lambda: "search" in ti.xcoms and len(list_running(client)) == 2)
+    wait_until(lambda: operator._is_waiting and len(list_running(client)) == 2)
     ti.state = "failed"
     # Airflow calls it in a signal handler of the thread that waits; the end of a trial wakes that thread here.
     operator._is_waiting = False

@@ -208,9 +208,9 @@ def test_the_event_of_an_earlier_try_is_ignored(running):
     assert caught.value.trigger.ref == running.to_dict()
 
 
-def submit_killed(client, tmp_path, name="submitted"):
+def submit_killed(client, tmp_path, name="submitted", gate=""):
     """Submit a job whose supervisor is killed at its first start, and wait for the end of this start."""
-    trainer = CustomTrainer(kill_supervisor_once, {"marker": str(tmp_path / name)})
+    trainer = CustomTrainer(kill_supervisor_once, {"marker": str(tmp_path / name), "gate": gate})
     ref = client.get_job_ref(
         client.train(runtime="python", trainer=trainer, options=[RestartPolicy(delay=0), Name(name)])
     )
@@ -241,6 +241,15 @@ def test_a_sensor_that_starts_trainings_again_keeps_the_budget_of_its_retries(cl
     ref = submit_killed(client, tmp_path)
     assert [execute(a_sensor(ref, restarts=True)) for _ in range(2)] == ["trained"] * 2
     assert len(client.list_jobs()) == 2
+
+
+def test_a_sensor_reports_the_attempt_that_it_has_started_and_not_the_one_before(client, tmp_path):
+    ref, ti = submit_killed(client, tmp_path, gate=str(tmp_path / "never")), StandInTaskInstance("wait")
+    sensor = a_sensor(ref, restarts=True)
+    assert not sensor.poke({"ti": ti}).is_done
+    client.delete_job("submitted-1")
+    with pytest.raises(AirflowFailException, match="TrainJob 'submitted-1' was deleted during the wait"):
+        sensor.poke({"ti": ti})
 
 
 def test_a_sensor_does_not_start_a_deleted_training_again(client, tmp_path):

@@ -16,8 +16,11 @@ from airflow_provider.exceptions import TrainJobUnreachableError
 from airflow_provider.trigger_event import JobEvent
 from airflow_provider.triggers import deferred_log, trainjob as triggers
 from airflow_provider.triggers.trainjob import TrainJobTrigger
-from trainer_core import TrainJobRef
-from trainer_core.jobs import Outcome, RestartCause, Restarts
+from trainer_core import LocalProcessBackendConfig, TrainJobRef
+from trainer_core.backends.follower import Follower
+from trainer_core.errors import BackendUnavailableError, JobNotFoundError, TrainerError
+from trainer_core.jobs import Category, Diagnosis, Observation, Outcome, PendingFailure, RestartCause, Restarts
+from trainer_core.logs import LogChunk
 
 REF = TrainJobRef("local", "/home", "a-job", "uid")
 
@@ -150,6 +153,77 @@ async def test_cancelling_the_trigger_leaves_the_job_running(running, client):
         await task
     await trigger.cleanup()
     assert client.observe(running).outcome is None
+
+
+class UnwatchedJob(Follower):
+    """Client, backend and follower of a job without processes, with a log whose last line has no end.
+
+    It has these states, one after the other; an error is raised. A cancelled job is deleted, with its log.
+    """
+
+    config = LocalProcessBackendConfig()
+    changed = get_job = next_observation = None
+
+    def __init__(self, *states):
+        self.states, self.backend = list(states), self
+        self.is_deleted = self.is_closed = False
+
+    def follow(self, ref):
+        return self
+
+    async def next_observation_async(self, timeout):
+        state = self.states.pop(0)
+        if isinstance(state, TrainerError):
+            raise state
+        return state
+
+    def tail(self, cursor, job_ended=False, max_lines=0):
+        if self.is_deleted:
+            raise JobNotFoundError("it is gone")
+        return LogChunk([("node-0", "the last line")] if job_ended and not cursor else [], {"line": 1})
+
+    def cancel(self, ref, diagnosis):
+        self.is_deleted = True
+        raise JobNotFoundError("it is gone")
+
+    def store_outcome(self, outcome):
+        raise AssertionError("the job has its outcome")
+
+    def close(self):
+        self.is_closed = True
+
+
+def follow(*clients):
+    """Return a trigger that gets these clients, one after the other, as when its connection is corrected."""
+    found = iter(clients)
+
+    class Corrected(TrainJobTrigger):
+        async def _get_client(self):
+            return next(found)
+
+    return Corrected(REF.to_dict())
+
+
+NO_IMAGE = Diagnosis(category=Category.IMAGE, reason="there is no such image")
+CANNOT_START = Observation("Created", pending_failure=PendingFailure(NO_IMAGE, grace=0.0))
+ENDED = Observation("Complete", outcome=Outcome(ref=REF.to_dict(), status="Complete"), outcome_is_stored=True)
+
+
+@pytest.mark.parametrize(("state", "status"), [(CANNOT_START, "Failed"), (ENDED, "Complete")])
+async def test_the_log_is_written_to_its_end_also_before_a_job_that_cannot_start_is_cancelled(
+    state, status, task_log, monkeypatch
+):
+    monkeypatch.setattr(deferred_log, "_FINAL_READ_TIMEOUT", 60.0)
+    event = await fired(follow(UnwatchedJob(state)))
+    assert (event["outcome"]["status"], event["log"]["complete"]) == (status, True)
+    assert task_log().count("[node-0] the last line") == 1
+
+
+async def test_a_trigger_goes_on_with_a_corrected_connection_and_leaves_the_old_one():
+    wrong, corrected = UnwatchedJob(BackendUnavailableError("no answer")), UnwatchedJob(ENDED)
+    event = await fired(follow(wrong, corrected))
+    assert event["outcome"]["status"] == "Complete"
+    assert (wrong.is_closed, corrected.is_closed) == (True, True)
 
 
 _watched: dict[str, object] = {"thread": None, "home": "", "seen": []}

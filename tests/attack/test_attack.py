@@ -8,7 +8,7 @@ import pytest
 from attack_scenarios import SCENARIOS
 
 # Many rounds.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.play.__name__)

@@ -383,7 +383,7 @@ def test_a_closed_pipe_is_not_an_error(trainjob):
     with trainjob.start("logs", "job") as reading:
         assert reading.stdout.readline() == "line\n"
         reading.stdout.close()
-        assert (reading.wait(100), reading.stderr.read()) == (0, "")
+        assert (reading.wait(300), reading.stderr.read()) == (0, "")
 
 
 def test_an_error_of_standard_output_is_one_line(trainjob):

@@ -19,7 +19,7 @@ from trainer_core import LocalProcessBackendConfig, TrainerClient
 from trainer_core.backends.local.job_store import StateFolder
 
 #: Seconds; much longer than needed.
-PATIENCE = 100
+PATIENCE = 300
 TRAINING = """
 def train(steps: int = 3) -> dict:
     import os

@@ -70,7 +70,6 @@ def wait_until(condition, what):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # many containers, one after the other
 def test_a_submitter_killed_at_any_request_leaves_one_job_or_none(sandbox):
     client = sandbox.client()
     run_programs(sandbox, "submit", SUBMIT_KILL_POINTS)
@@ -86,7 +85,6 @@ def test_a_submitter_killed_at_any_request_leaves_one_job_or_none(sandbox):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # many containers, one after the other
 def test_a_job_continues_after_its_supervisor_was_killed_at_any_request(sandbox):
     client = sandbox.client()
     run_programs(sandbox, "run", RUN_KILL_POINTS)
@@ -99,7 +97,6 @@ def test_a_job_continues_after_its_supervisor_was_killed_at_any_request(sandbox)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # many containers, one after the other
 def test_a_supervisor_killed_at_any_request_exceeds_no_budget_of_restarts(sandbox):
     client = sandbox.client()
     run_programs(sandbox, "restart", RESTART_KILL_POINTS)

@@ -10,7 +10,6 @@ from trainer_core import CustomTrainer, Initializer, Name, S3DatasetInitializer
 
 pytestmark = [
     # An image is built.
-    pytest.mark.timeout(600),
     # The docker library leaves the sockets of streams to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

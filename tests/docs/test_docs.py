@@ -37,7 +37,6 @@ def typed(folder, capsys):
     return run
 
 
-@pytest.mark.timeout(600)  # a page has up to a dozen trainings
 @pytest.mark.parametrize("page", RUN, ids=identity)
 def test_every_snippet_of_the_page_runs(page, folder, typed):
     shown = [block for block in blocks(page) if block.reason is None]

@@ -8,7 +8,7 @@ import chromium
 import pytest
 
 #: Milliseconds; much longer than needed, so that no test fails on a busy machine.
-TIMEOUT = 45_000
+TIMEOUT = 300_000
 
 
 @contextlib.contextmanager

@@ -79,7 +79,7 @@ def kill_drivers(
         victim.wait()
         running.append(_start_driver(home, trials, kind))
     outcome = client.wait_for_search(_start_search(client, trials, kind))
-    codes = [driver.wait(120) for driver in running]
+    codes = [driver.wait(300) for driver in running]
     sampler.done.set()
     sampler.join()
     differences = _compare(client, outcome, trials, kind)

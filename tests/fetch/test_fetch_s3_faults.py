@@ -201,6 +201,13 @@ def test_a_key_that_leads_out_of_the_folder_is_rejected_in_one_line(proxy, fetch
     assert list(tmp_path.iterdir()) == []
 
 
+def test_bytes_that_a_file_system_takes_in_several_writes_are_all_in_their_place(bucket, moto, fetch, monkeypatch):
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, position: write(file, data[:3], position))
+    bucket("data/a", b"0123456789")
+    assert read_files(fetch(f"s3://{bucket.name}/data", moto[0])) == {"a": b"0123456789"}
+
+
 def test_a_killed_fetch_is_resumed(bucket, proxy, program, tmp_path):
     for name in "abcdefgh":
         bucket(f"data/{name}", name.encode())

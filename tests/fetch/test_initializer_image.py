@@ -12,7 +12,6 @@ from trainer_core.node import env as node_env
 
 pytestmark = [
     # An image is built.
-    pytest.mark.timeout(600),
     # The docker library does not close the sockets of streams.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -134,7 +133,7 @@ def test_the_container_exits_when_the_pod_is_deleted(start, hub):
     pause = held("train.csv", after=2)
     hub.faults.append(pause)
     container = start()
-    assert pause.reached.wait(120)
+    assert pause.reached.wait(300)
 
     # While the body is held; 137 is the code of a program that does not hear the signal.
     container.stop(timeout=300)

@@ -15,11 +15,11 @@ def test_the_first_error_in_time_is_raised_and_not_its_consequences():
 
     def download(item):
         threads[item] = threading.current_thread()
-        both_run.wait(60)
+        both_run.wait(300)
         if item == "second":
             raise ValueError("the cause")
         # A thread of the pool that has nothing else to do ends.
-        threads["second"].join(1)
+        threads["second"].join(300)
         raise RuntimeError("stopped")
 
     with pytest.raises(ValueError, match="the cause"):

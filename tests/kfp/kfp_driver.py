@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -101,7 +102,8 @@ class DrivenTask:
 
     def start(self) -> subprocess.Popen[str]:
         """Start its command in a separate process, and return at once."""
-        return subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        environ = {**os.environ, "PYTHONUNBUFFERED": ""}  # Lines must arrive at once without it, too.
+        return subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
 
     def artifact(self, name: str) -> Path:
         return self.folder / "artifacts" / name

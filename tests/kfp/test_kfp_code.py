@@ -11,6 +11,7 @@ from kfp_components.tasks import train_task
 from kfp_components.testing import host_runner
 from trainer_core import CustomTrainer
 from trainer_core.errors import BackendUnavailableError
+from trainer_core.node import s3_client
 
 
 @pytest.fixture
@@ -49,35 +50,27 @@ def test_a_project_that_kfp_cannot_pass_is_refused_when_the_pipeline_is_compiled
             train_task(trainer=trainer, runtime="python")
 
 
-@pytest.fixture
-def bucket(monkeypatch):
-    storage = MemoryStorage()
-    with serving.served(storage.app()) as url:
-        keys = {"AWS_ACCESS_KEY_ID": "made-up", "AWS_SECRET_ACCESS_KEY": "a-secret", "AWS_ENDPOINT_URL": url}
-        for name, value in keys.items():
-            monkeypatch.setenv(name, value)
-        yield storage
-
-
-@pytest.mark.usefixtures("bucket")
 @pytest.mark.parametrize("backend", ["local", "debug"])
-def test_a_project_that_kfp_cannot_pass_travels_through_a_bucket(tmp_path, large, backend):
-    @dsl.pipeline
-    def pipeline(args: dict) -> dict:
-        trainer = CustomTrainer("train:main", code=large, code_uri="s3://bucket/team/code")
-        trained = train_task(trainer=trainer, runtime="python", wait=True, func_args=args, backend=backend)
-        return trained.outputs["result"]
+def test_a_project_that_kfp_cannot_pass_travels_through_a_bucket(tmp_path, large, monkeypatch, backend):
+    storage = MemoryStorage()
+    keys = {"AWS_ACCESS_KEY_ID": "made-up", "AWS_SECRET_ACCESS_KEY": "a-secret"}
+    with serving.served(storage.app()) as url:
+        for name, value in {**keys, "AWS_ENDPOINT_URL": url}.items():
+            monkeypatch.setenv(name, value)
 
-    (large / "helpers.py").unlink()  # The run trains with what was stored.
-    with host_runner(tmp_path / "runs"):
-        assert pipeline(args={"x": 21}).output == {"y": 42}
+        @dsl.pipeline
+        def pipeline(args: dict) -> dict:
+            trainer = CustomTrainer("train:main", code=large, code_uri="s3://bucket/team/code")
+            trained = train_task(trainer=trainer, runtime="python", wait=True, func_args=args, backend=backend)
+            return trained.outputs["result"]
 
-
-def test_a_project_that_the_bucket_refuses_is_refused_when_the_pipeline_is_compiled(large, bucket):
-    bucket.refused |= {"PUT"}
+        (large / "helpers.py").unlink()  # The run trains with what was stored.
+        with host_runner(tmp_path / "runs"):
+            assert pipeline(args={"x": 21}).output == {"y": 42}
+    monkeypatch.setattr(s3_client, "_FIRST_DELAY", 0.001)
     with pytest.raises(BackendUnavailableError, match="code: the files cannot be written to s3://bucket/team/code/"):
 
         @dsl.pipeline
-        def pipeline():
+        def unreachable():
             trainer = CustomTrainer("train:main", {"x": 1}, code=large, code_uri="s3://bucket/team/code")
             train_task(trainer=trainer, runtime="python")

@@ -20,7 +20,6 @@ from trainer_core import CustomTrainer
 
 pytestmark = [
     # An image is built.
-    pytest.mark.timeout(600),
     # The docker library leaves the sockets of streams to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

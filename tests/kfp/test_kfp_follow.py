@@ -34,7 +34,7 @@ class GoesSilent(TrainerClient):
     def wait(self, *arguments, on_observation, **more):
         def observe(observation):
             on_observation(observation)
-            assert self.silent.wait(60)
+            assert self.silent.wait(300)
 
         return super().wait(*arguments, on_observation=observe, **more)
 
@@ -64,28 +64,32 @@ class PrintsAtItsEnd:
     """A client whose job cannot start at first, and prints its last line only after its end."""
 
     def __init__(self):
-        self.ended, self.pause = threading.Event(), threading.Event()
+        self.is_waited_for = threading.Event()
 
     def get_job_logs(self, ref, step="node-0", follow=False, raw=False):
         if step != "node-0":
             raise InvalidRequestError(f"no step {step!r}")
         assert (follow, raw) == (True, True)
-        assert self.ended.wait(60)
-        self.pause.wait(0.1)  # The step would have ended, if it did not wait for this line.
+        assert self.is_waited_for.wait(300)
         yield "the last line"
 
     def wait(self, ref, timeout, on_observation, restarts):
-        assert 0 < timeout <= 60
+        assert 0 < timeout <= 600
         diagnosis = Diagnosis(category=Category.SCHEDULING, reason="no node has 8 GPUs")
         on_observation(Observation(CREATED, pending_failure=PendingFailure(diagnosis)))
-        self.ended.set()
         return Outcome(ref=ref.to_dict(), status=COMPLETE)
 
 
-def test_a_step_shows_why_its_job_does_not_start_and_ends_after_the_last_line_of_its_log(capsys):
-    wait.wait_for_job(
-        PrintsAtItsEnd(), TrainJobRef("kubernetes", "default", "train", "uid"), time.monotonic() + 60, MetricHistory()
-    )
+def test_a_step_shows_why_its_job_does_not_start_and_ends_after_the_last_line_of_its_log(capsys, monkeypatch):
+    client, ref = PrintsAtItsEnd(), TrainJobRef("kubernetes", "default", "train", "uid")
+    finish = wait._Printer.finish
+
+    def note_and_finish(printer):
+        client.is_waited_for.set()
+        finish(printer)
+
+    monkeypatch.setattr(wait._Printer, "finish", note_and_finish)
+    wait.wait_for_job(client, ref, time.monotonic() + 600, MetricHistory())
 
     printed = capsys.readouterr()
     assert printed.out == "[node-0] the last line\n"

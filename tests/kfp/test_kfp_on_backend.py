@@ -19,7 +19,7 @@ from trainer_core import CustomTrainer, request_builder
 from trainer_core.client import backend_for
 
 # A pipeline has up to nine steps, each a new interpreter: on a busy machine that takes minutes.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 PIPELINES = REPOSITORY / "pipelines"
 #: Settings of installations: as KFP's manifests have them, with a bucket of one's own, and without published logs.

@@ -2,6 +2,8 @@
 
 import builtins
 import logging
+import shlex
+import sys
 from types import SimpleNamespace
 from typing import NamedTuple, Optional
 
@@ -189,7 +191,12 @@ def test_tasks_that_ran_at_the_same_time_leave_print_and_logging_as_they_were(tm
     assert (builtins.print, logging.getLogger().handlers) == before
 
 
-def test_lightweight_python_components_still_run_on_the_host_runner(tmp_path):
+def test_lightweight_python_components_still_run_on_the_host_runner(tmp_path, monkeypatch):
+    python = tmp_path / "a path with blanks"
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+
     @dsl.component(base_image="python:3.12", install_kfp_package=False)
     def double(number: int) -> int:
         return 2 * number

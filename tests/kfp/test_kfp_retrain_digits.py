@@ -14,7 +14,6 @@ pytestmark = requires("torch", "sklearn")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # a whole pipeline
 def test_the_committed_pipeline_trains_a_good_model_and_promotes_it(tmp_path, client):
     command = [sys.executable, str(REPOSITORY / "pipelines" / "retrain_digits.py"), "--run", "--root", str(tmp_path)]
 

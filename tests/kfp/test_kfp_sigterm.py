@@ -47,7 +47,7 @@ class Finalized:
 def test_sigterm_where_python_drops_exceptions_still_ends_the_wait():
     def wait():
         Finalized()
-        threading.Event().wait(60)
+        threading.Event().wait(300)
 
     with pytest.raises(Terminated), handle_sigterm():
         wait()

@@ -86,8 +86,9 @@ def test_waiting_again_writes_the_same_outputs(task, ref):
 def test_the_report_shows_metrics_and_steps(task, ref):
     waiting = task("wait", job=ref.to_dict())
 
-    waiting.run()
+    finished = waiting.run()
 
+    assert finished.returncode == 0, finished.stderr
     report = waiting.artifact("report").read_text()
     assert "<th>accuracy</th><td>0.9</td>" in report
     assert "<td>node-0</td><td>Succeeded</td>" in report

@@ -22,7 +22,7 @@ from trainer_core.jobs import Outcome
 INTERVAL = 5
 _RANKS = 2
 #: Seconds after an interruption until the ranks train again.
-_PATIENCE = 120.0
+_PATIENCE = 240.0
 
 
 def walk(folder: str, seconds: float) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Training:
     #: An empty folder for what the ranks write besides checkpoints.
     folder: Path
     attempts: list[Outcome] = field(default_factory=list)
-    #: A line for each interruption after which the ranks did not train for two minutes.
+    #: A line for each interruption after which the ranks did not train for four minutes.
     hangs: list[str] = field(default_factory=list)
 
     def run(self, interruptions: Sequence[tuple[str, bool]], chance: random.Random) -> list[str]:

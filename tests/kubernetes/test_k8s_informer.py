@@ -602,7 +602,7 @@ from trainer_core.config import KubernetesBackendConfig
 config = KubernetesBackendConfig(client_configuration=Configuration(host={cluster.url!r}))
 informer._STOP_SECONDS = 60.0
 target = informer.WatchTarget(resources.TRAINJOBS, "l", lambda raw: 1, lambda raw: 1)
-print(informer.subscribe(Connection(config), target, "a").wait(120))
+print(informer.subscribe(Connection(config), target, "a").wait(300))
 """
 
     ended = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=300)

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 #: Timeout in seconds; much longer than needed, so that no test fails on a busy machine.
-PATIENCE = 100
+PATIENCE = 300
 
 
 def returns(value=1):

@@ -68,7 +68,7 @@ def test_a_change_waits_for_the_one_before(folder):
         with pytest.raises(BlockingIOError, match="is locked by another process"):
             locks.acquire(folder.desired_lock, 0)
         order.append("first")
-    thread.join(60)
+    thread.join(300)
 
     assert order == ["first", "second"]
 

@@ -16,7 +16,7 @@ from local_jobs import PATIENCE, supervisor_of
 from local_submitter import build_request, submit
 
 # Hundreds of processes.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 #: `make attack` plays more.
 ROUNDS, RACES = 20, 10

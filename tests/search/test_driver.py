@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import random
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from trainer_core.errors import (
     JobNotFoundError,
     WaitTimeoutError,
 )
-from trainer_core.jobs import Category, Outcome, Progress
+from trainer_core.jobs import Category, Outcome, Progress, TrainJobRef
 from trainer_core.request import Code, Owner, Project, TrainerRequest, TrainJobRequest
 from trainer_core.search import sampling, tables, template as templates
 from trainer_core.search.driver import SearchDriver, SearchState
@@ -142,6 +143,34 @@ def test_the_outcome_of_a_search_is_the_same_after_json_and_its_result_is_its_be
         values=values,
         value=8.594000289839492,
     )
+
+
+class ReportedRuns(JobRuns):
+    """Runs of all trials, which keep what is reported to them."""
+
+    tracks_all = True
+
+    def __init__(self, client: TrainerClient) -> None:
+        super().__init__(client.backend, None, client.get_job_request)
+        self.reports: dict[str, list[tuple[str, Outcome | None]]] = {}
+
+    def open_search(self, *_: Any) -> None:
+        return None
+
+    @contextmanager
+    def report_progress(self, ref: TrainJobRef) -> Iterator[Callable[[str, Outcome | None], None]]:
+        reports = self.reports.setdefault(ref.name, [])
+        yield lambda status, outcome: reports.append((status, outcome))
+
+
+def test_the_run_of_a_trial_gets_its_status_and_then_its_outcome(client: TrainerClient) -> None:
+    client.runs = runs = ReportedRuns(client)
+    with open_search(client, trial_config=TrialConfig(1)) as driver:
+        driver.step()
+        driver.step()
+        run_to_end(client, driver)
+    (job,), (reports,) = list_runs(client), runs.reports.values()
+    assert (reports[0], reports[-1]) == (("Running", None), ("Complete", job.outcome))
 
 
 def test_an_ended_search_returns_its_outcome_again_and_starts_nothing(client: TrainerClient) -> None:

@@ -80,7 +80,8 @@ def test_a_trial_has_the_range_of_its_objective_and_what_its_line_says() -> None
     running, stopped = tables.build_trials(DEFINITION, build_table(shown, RUNNING))
     assert (running.number, running.metrics, running.reason, running.seconds) == (0, [], None, None)
     assert stopped.metrics == [Metric("loss", "1.0", "3.0", "2.0"), Metric("accuracy", "0.5", "0.5", "0.5")]
-    assert (stopped.name, stopped.parameters, stopped.values, stopped.step) == ("tune-4", {"x": "3"}, {"x": 3}, 8.0)
+    assert (stopped.number, stopped.name, stopped.step) == (4, "tune-4", 8.0)
+    assert (stopped.parameters, stopped.values) == ({"x": "3"}, {"x": 3})
     assert (stopped.reason, stopped.seconds, stopped.gpu_hours) == ("it lost", 7.0, 0.2)
 
 

@@ -61,7 +61,7 @@ def mlflow_uri(mlflow_python, tmp_path_factory):
 
 def wait_until_healthy(server, port, log):
     while server.poll() is None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
         try:
             connection.request("GET", "/health")
             if connection.getresponse().status == 200:
@@ -173,7 +173,7 @@ def relay(mlflow_uri):
             self.close_connection = self.close_connection or passing.hangs_up
 
         def forward(self, body):
-            connection = http.client.HTTPConnection(passing.target.hostname, passing.target.port, timeout=60)
+            connection = http.client.HTTPConnection(passing.target.hostname, passing.target.port, timeout=300)
             kept = {name: self.headers[name] for name in ("Content-Type", "Accept") if self.headers[name]}
             connection.request(self.command, self.path, body=body, headers=kept)
             response = connection.getresponse()

@@ -398,6 +398,14 @@ def test_a_promoted_outcome_in_a_folder_has_the_name_metrics_and_uid_of_its_job(
     assert promotion == Promotion(True, "nightly", (tmp_path / "digits" / entry["path"]).as_uri(), 1.5)
 
 
+def test_an_outcome_is_promoted_if_it_is_better_at_all_unless_a_difference_is_asked_for(tmp_path):
+    registry, artifacts = FolderRegistry(tmp_path), {"model": "s3://models/digits"}
+    for uid, value in (("uid-1", 0.5), ("uid-2", 0.51)):
+        ref = TrainJobRef("local", "/home", "nightly", uid).to_dict()
+        outcome = build_outcome(ref=ref, artifacts=artifacts, metrics={"accuracy": value})
+        assert registry.promote(outcome, model="digits", metric="accuracy").promoted
+
+
 @pytest.mark.parametrize("uri", ["s3://models/digits", "file://other-host/models/digits"])
 def test_a_folder_records_where_a_model_of_another_place_is(tmp_path, uri):
     promotion = FolderRegistry(tmp_path).promote_candidate(Candidate("job", uri, "accuracy", 0.5), model="digits")

@@ -501,7 +501,7 @@ def test_a_submit_waits_only_for_the_request_that_creates_the_run(client, relay,
 
     def respond(path):
         is_needed = path.endswith("runs/create") or "experiments/" in path
-        return None if is_needed or submitted.wait(60) else BUSY
+        return None if is_needed or submitted.wait(300) else BUSY
 
     relay.respond = respond
     ref = client.submit(build(client, succeed, experiment, func_args={}, uri=relay.uri))
@@ -547,11 +547,11 @@ def test_a_job_that_was_deleted_and_submitted_again_keeps_its_run(client, relay,
     def respond(path):
         if "runs/search" in path:
             searching.set()
-            again.wait(60)
+            again.wait(300)
 
     relay.respond = respond
     deleted = client.submit(request)
-    assert searching.wait(60)
+    assert searching.wait(300)
     client.delete_job(deleted)
     ref = client.submit(request)
     again.set()
@@ -683,7 +683,7 @@ def test_a_server_that_hangs_delays_no_job(client, relay, experiment, read_runs,
     answering = threading.Event()
 
     def respond(path):
-        answering.wait(60)
+        answering.wait(300)
 
     relay.respond = respond
     ref = client.submit(build(client, succeed, experiment, uri=relay.uri))

@@ -365,7 +365,7 @@ def test_a_signal_ends_the_process_as_everywhere_and_reports_nothing(node, name)
         import time
 
         print("ready", flush=True)
-        time.sleep(60)
+        time.sleep(600)
 
     process = node.start(serializer.package(train))
     assert process.stdout is not None
@@ -485,7 +485,7 @@ def test_under_torchrun_the_error_of_another_rank_is_the_one_reported(node):
 
         if os.environ["RANK"] == "1":
             raise ValueError("rank 1 fails")
-        time.sleep(60)  # torchrun ends this one.
+        time.sleep(600)  # torchrun ends this one.
 
     ended = node.run(serializer.package(train), TORCHRUN, OMP_NUM_THREADS="1")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from mlflow_double import serve_mlflow
+from patient_tracking import be_patient
 
 from trainer_core import (
     CustomTrainer,
@@ -169,6 +170,7 @@ def fit():
 
 
 def test_a_wait_reports_a_job_that_another_client_submitted_with_an_option_for_tracking(tmp_path, monkeypatch):
+    be_patient(monkeypatch)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     config = LocalProcessBackendConfig(home=tmp_path)
     with serve_mlflow() as mlflow:

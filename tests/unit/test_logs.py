@@ -41,7 +41,7 @@ def test_a_stream_without_lines_does_not_block_another():
     go_on = threading.Event()
 
     def silent():
-        go_on.wait(60)
+        go_on.wait(300)
         yield "late"
 
     lines = merge_streams({"silent": silent(), "loud": iter(["early"])})

@@ -19,7 +19,7 @@ from trainer_core.errors import BackendUnavailableError, JobNotFoundError
 from trainer_core.jobs import Observation, TrainJobRef
 
 REF = TrainJobRef("double", "default", "job", "1")
-TIMEOUT = 60
+TIMEOUT = 300
 RUNNING, COMPLETE = Observation("Running"), Observation("Complete")
 
 

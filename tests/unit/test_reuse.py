@@ -360,7 +360,7 @@ def test_artifacts_whose_storage_does_not_answer_are_not_taken(client, monkeypat
     artifacts = {"model": "s3://bucket/model"}
     first = submit(client, "monday", artifacts=artifacts, within=1e-6)
     monkeypatch.setattr(lookup, "_STORAGE_SECONDS", 0.05)
-    monkeypatch.setattr(lookup, "_exists", lambda *_: answer.wait(60))
+    monkeypatch.setattr(lookup, "_exists", lambda *_: answer.wait(300))
     second = submit(client, "tuesday", artifacts=artifacts)
     answer.set()
     assert second != first
@@ -427,7 +427,7 @@ def test_data_whose_storage_does_not_answer_trains_with_the_reason(client, tmp_p
     answer = threading.Event()
     monkeypatch.setattr(lookup, "_STORAGE_SECONDS", 0.05)
     snapshot = Snapshot("data", ())
-    monkeypatch.setattr(LocalSource, "list_files", lambda _: answer.wait(60) and snapshot)
+    monkeypatch.setattr(LocalSource, "list_files", lambda _: answer.wait(300) and snapshot)
     refs = [submit(client, run, dataset=tmp_path.as_uri()) for run in ("monday", "tuesday")]
     answer.set()
     assert [ref.reused for ref in refs] == [False, False]

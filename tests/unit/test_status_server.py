@@ -57,7 +57,7 @@ def lines(capsys):
 
 def connect():
     host, _, port = os.environ[URL].split("/")[2].partition(":")
-    return socket.create_connection((host, int(port)), timeout=60)
+    return socket.create_connection((host, int(port)), timeout=300)
 
 
 def send(data):

@@ -227,8 +227,7 @@ class SearchDriver:
                 return state.outcome
             if end is not None and time.monotonic() >= end:
                 raise WaitTimeoutError(f"search {self.name!r} has not ended after {timeout:g} s; its trials continue")
-            if not state.must_create:
-                self.wait(state, None if end is None else end - time.monotonic())
+            self.wait(state, None if end is None else end - time.monotonic())
 
     def try_step(self, create: bool = True) -> SearchState:
         """Do a step. A backend that cannot be reached is tolerated as long as by a wait for a TrainJob."""
@@ -298,6 +297,7 @@ class SearchDriver:
         pause = _OBSERVE_SECONDS if self.definition.stop is None else _PROGRESS_SECONDS
         limits = [pause, *([] if timeout is None else [timeout])]
         limits += [] if state.wake_at is None else [state.wake_at - time.time()]
+        limits += [0.0] if state.must_create else []
         if state.is_stale:
             return [], max(0.0, min(_RETRY_SECONDS, *limits))
         entries = [entry for entry in self._open.values() if entry.view.is_live]

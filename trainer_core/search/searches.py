@@ -164,8 +164,7 @@ class Searches:
                     raise RuntimeError(f"search {name!r} is {found}: {state.outcome.message}")
                 if time.monotonic() >= end:
                     raise WaitTimeoutError(f"search {name!r} is {found} after {timeout} s; it has not been stopped")
-                if not state.must_create:
-                    driver.wait(state, end - time.monotonic())
+                driver.wait(state, end - time.monotonic())
 
     def get_job_logs(self, name: str, trial_name: str | None = None, follow: bool = False) -> Iterator[str]:
         """Yield the log lines of a trial.

@@ -138,7 +138,7 @@ class Searching(Contract):
         client.cancel_optimization_job("tune")
         jobs = self._list_names(client, "tune")
         assert [client.get_job(job).status for job in jobs] == ["Failed"] * 2
-        outcome = client.wait_for_search("tune", timeout=60)
+        outcome = client.wait_for_search("tune", timeout=600)
         assert (outcome.status, outcome.reason) == ("Failed", "cancelled")
         assert self._list_names(client, "tune") == jobs
         client.delete_optimization_job("tune")

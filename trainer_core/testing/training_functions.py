@@ -224,7 +224,7 @@ def save_checkpoints(
     return {"from": begun, "saved": saved, "ranks": store.world_size}
 
 
-def wait_for_resource_report(seconds: float = 120.0) -> None:
+def wait_for_resource_report(seconds: float = 300.0) -> None:
     import os
     import time
     from pathlib import Path

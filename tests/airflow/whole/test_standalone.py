@@ -22,7 +22,7 @@ from standalone import Task, needs_trigger_on_kill, until
 from trainer_core import TrainJobRef
 
 # A whole Airflow starts.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ expect = sync_api.expect
 pytestmark = [
     pytest.mark.slow,
     # A whole Airflow starts.
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(chromium.find() is None, reason="needs Chromium on PATH: `apt-get install chromium`"),
 ]
 
@@ -37,13 +37,13 @@ _QUIET = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 #: Timeout in milliseconds for busy machines.
-expect.set_options(timeout=90_000)
+expect.set_options(timeout=300_000)
 
 
 @pytest.fixture(scope="module")
 def browser():
     with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium.__file__, args=list(_QUIET), timeout=180_000)
+        running = playwright.chromium.launch(executable_path=chromium.__file__, args=list(_QUIET), timeout=300_000)
         yield running
         running.close()
 
@@ -56,7 +56,7 @@ def of_a_user(browser, airflow, scheme):
     """A browser with a logged-in user. (The login of Airflow 3.1 does not redirect back to the page.)"""
     context = browser.new_context(base_url=airflow.url, viewport={"width": 1280, "height": 900}, color_scheme=scheme)
     token = airflow.ask("GET", "/auth/token")["access_token"]
-    context.set_default_timeout(90_000)
+    context.set_default_timeout(300_000)
     context.add_cookies([{"name": "_token", "value": token, "url": airflow.url}])
     return context
 

@@ -12,7 +12,7 @@ from fake_cluster.gate import TOKEN
 
 _MERGE = "application/merge-patch+json"
 #: Seconds without an answer; a busy machine takes long.
-_PATIENCE = 100.0
+_PATIENCE = 300.0
 
 
 class RawClient:

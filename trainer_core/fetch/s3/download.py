@@ -64,7 +64,7 @@ class ObjectDownloader:
         """Download a large object by several requests at once; resume an interrupted download."""
         path = self._folder / file.path
         part = _guess_part_size(file)
-        piece = part if 0 < part <= _MAX_PIECE_SIZE else _PIECE_SIZE
+        piece = part if part and part <= _MAX_PIECE_SIZE else _PIECE_SIZE
         journal = PieceJournal(self._folder / SCRATCH / sha256(file.path.encode()).hexdigest(), file.size, piece)
         if not path.exists():
             journal.clear()
