@@ -62,7 +62,7 @@ def cancel_pending(client: TrainerClient, log: Any) -> None:
 
     for name, error in pending_cancellations.cancel_pending(client):
         if error is None:
-            log.info("TrainJob %s is cancelled: the backend did not answer when its task was ended", name)
+            log.info("TrainJob %s is cancelled: its task was ended, and its cancellation was not confirmed yet", name)
         else:
             log.warning("TrainJob %s is still to be cancelled: %s", name, error)
 
@@ -117,10 +117,7 @@ def get_task_state(ti: Any, reader: Any = None) -> str | None:
         reader = RuntimeTaskInstance
     mapped = ti.map_index is not None and ti.map_index >= 0
     states = reader.get_task_states(
-        dag_id=ti.dag_id,
-        task_ids=[ti.task_id],
-        run_ids=[ti.run_id],
-        map_index=ti.map_index if mapped else None,
+        dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index if mapped else None
     )
     key = f"{ti.task_id}_{ti.map_index}" if mapped else ti.task_id
     state = (states.get(ti.run_id) or {}).get(key, "removed")

@@ -79,7 +79,8 @@ class PromoteModelOperator(ManageOperator):
         **kwargs: Any,
     ) -> None:
         texts: dict[str, Any] = {"model": model, "metric": metric, "alias": alias, "artifact": artifact}
-        texts |= {} if partition is None else {"partition": partition}
+        optional = {"partition": partition, "registry": registry}
+        texts |= {name: value for name, value in optional.items() if value is not None}
         for name, value in texts.items():
             if not isinstance(value, str) and not hasattr(value, "resolve"):  # Not a result of an upstream task.
                 raise ValueError(f"{name} must be a string, got {redact(value)}")

@@ -91,3 +91,8 @@ def test_the_message_of_an_operator_says_what_to_do(fields, message):
 
     assert message in str(refused.value)
     assert_is_one_short_line(str(refused.value))
+
+
+def test_an_operator_does_not_let_airflow_walk_through_a_registry():
+    with pytest.raises(ValueError, match="registry must be a string"):
+        PromoteModelOperator(task_id="x", job="x", model="x", metric="x", registry=BOMB)

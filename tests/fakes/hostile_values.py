@@ -16,10 +16,19 @@ HOSTILE = settings(
 )
 SELF_CONTAINING: list[Any] = []
 SELF_CONTAINING.append(SELF_CONTAINING)
+
+
+class _Bomb(list[Any]):
+    """A list that Hypothesis can print when a test fails with it."""
+
+    def __repr__(self) -> str:
+        return "BOMB"
+
+
 #: 2^30 values in a few references.
 BOMB: list[Any] = ["x"]
 for _ in range(30):
-    BOMB = [BOMB, BOMB]
+    BOMB = _Bomb([BOMB, BOMB])
 
 
 def build_scalars(strings: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:

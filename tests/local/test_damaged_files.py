@@ -8,10 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from local_jobs import PATIENCE, processes_of, returns, waits_at
+from local_jobs import PATIENCE, processes_of, returns, supervisor_of, wait_until_dead, waits_at
 
-from trainer_core import BackendUnavailableError, ConflictError, Owner, TrainerError
+from trainer_core import BackendUnavailableError, ConflictError, Owner, Suspend, TrainerError
 from trainer_core.backends.local import job_record, job_store
+from trainer_core.testing.case import wait_until_suspended
 
 DAMAGES = [b"", b'{"uid": "12', b"\xff\xfe\x00\x01", b"[1, 2]", b'{"steps": [], "unknown": 1}']
 CHANGES = pytest.mark.parametrize(
@@ -77,6 +78,17 @@ def test_a_running_job_whose_status_another_program_changed_is_deleted_with_its_
     change(home / "jobs/job/status.json")
     client.delete_job("job")
     assert processes_of(ref.uid) == []
+    assert list((home / "jobs").iterdir()) == []
+
+
+@CHANGES
+def test_a_suspended_job_whose_status_another_program_changed_is_deleted_with_its_supervisor(client, ask, home, change):
+    client.submit(ask(options=[Suspend()]))
+    supervisor = supervisor_of(home, "job")
+    wait_until_suspended(client, "job")
+    change(home / "jobs/job/status.json")
+    client.delete_job("job")
+    assert wait_until_dead([supervisor])
     assert list((home / "jobs").iterdir()) == []
 
 

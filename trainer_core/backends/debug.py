@@ -159,7 +159,7 @@ class DebugBackend(Backend):
             job = self._jobs[name] = _DebugJob(request, ref, attempt, created, folder)
             job.append_event("Created", f"TrainJob {name} is created")
             checkpoint_env = checkpoint_location.build_variables(request, self.get_checkpoints_uri(request))
-            job.outcome = _run_job(job, self.cache, checkpoint_env, self.on_error)
+            job.outcome = _run_job(job, self, checkpoint_env)
             job.append_event(job.status, str(job.outcome.diagnosis or f"TrainJob {name} is complete"))
             return ref
 
@@ -283,17 +283,12 @@ def _to_existing_job(job: _DebugJob) -> ExistingJob:
     return ExistingJob(job.ref.name, job.status, job.request.fingerprint(), key, generation, job.attempt)
 
 
-def _run_job(
-    job: _DebugJob,
-    cache_folder: Path,
-    checkpoint_env: Mapping[str, str],
-    on_error: Callable[[BaseException], None],
-) -> Outcome:
+def _run_job(job: _DebugJob, backend: DebugBackend, checkpoint_env: Mapping[str, str]) -> Outcome:
     started = _utc_timestamp()
     fetched: dict[str, str] = {}
     for role, source in job.request.initializer_sources():
         try:
-            fetched[role] = _fetch(job, role, source, cache_folder)
+            fetched[role] = _fetch(job, role, source, backend.cache)
         except (FetchError, OSError) as error:
             message = str(error) if isinstance(error, FetchError) else f"{type(error).__name__}: {error}"
             code = env.TRY_AGAIN if isinstance(error, FetchError) and error.retryable else 1
@@ -301,7 +296,7 @@ def _run_job(
             return _build_failed_outcome(job, started, f"{role}-initializer", {}, code)
     termination: Mapping[str, Any] = {}
     if job.request.trainer is not None and job.request.trainer.code is not None:
-        termination, code = _call_function(job, job.request.trainer, checkpoint_env, on_error)
+        termination, code = _call_function(job, job.request.trainer, checkpoint_env, backend.on_error)
         if code:
             return _build_failed_outcome(job, started, _NODE, termination, code)
     last = job.read_progress()

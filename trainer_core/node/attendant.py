@@ -24,12 +24,14 @@ STALLED = 124
 #: Seconds between two checks, and most seconds in which a few ranks print their stacks.
 _PAUSE = 5.0
 _STACK_SECONDS = 2.0
+#: Seconds between two looks at what they have printed.
+_STACK_PAUSE = 0.1
 _MAX_LINES = 200
 #: How many times the longest silence of this start is no stall.
 _PATIENCE = 3
 _SAVE_FACTOR = 4
-#: A silence is reported from this many thirtieths of the limit on, at each further one.
-_REPORTED = 8
+#: A silence is reported at each of so many parts of the limit, from a quarter on.
+_PARTS = 32
 _THREAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)(?: \[(.*)\])?")
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 #: Folders into which the user's files are unpacked: those of `project.unpack` and of `load_function.load`.
@@ -95,7 +97,7 @@ class Attendant:
         self._has_lost = False
         self._stack = ""
         self._has_warned = False
-        #: Thirtieths of the limit in the last report; 0 if it was about no silence.
+        #: Parts of the limit in the last report; 0 if it was about no silence.
         self._reported = 0
 
     def check(self) -> bool:
@@ -174,8 +176,8 @@ class Attendant:
             return
         limits = [(self._time - rank.seen, self._get_limit(rank) or 0.0) for rank in judged]
         silent, limit = min(limits, key=lambda each: each[0] - each[1], default=(0.0, 1.0))
-        part = min(30, int(30 * silent / limit))
-        if part < _REPORTED:
+        part = min(_PARTS, int(_PARTS * silent / limit))
+        if part < _PARTS / 4:
             part = 0
         if part == self._reported:
             return
@@ -196,7 +198,7 @@ class Attendant:
             if sizes == before and all(size > offset for size, (_, offset) in zip(sizes, asked, strict=True)):
                 return
             before = sizes
-            time.sleep(_STACK_SECONDS / 20)
+            time.sleep(_STACK_PAUSE)
 
     def _read(self) -> None:
         found: dict[int, _Rank] = {}

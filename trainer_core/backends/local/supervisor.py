@@ -71,11 +71,14 @@ def _run_job(state: StateFolder, folder: JobFolder, secrets: dict[str, str], tic
 def _claim_job(state: StateFolder, staged: JobFolder) -> tuple[JobFolder, str, Ticket]:
     """Rename the staged folder to the folder of the job. The lock stays on the renamed file until this process ends."""
     locks.acquire(staged.lock, 0)
-    status = {**read_json(staged.status), "supervisor": os.getpid()}
-    write_json(staged.status, status, durable=True)
+    plan = read_json(staged.plan)
+    # Also in the plan, where another program that removes the status leaves it: a deletion needs it.
+    plan["record"]["supervisor"] = os.getpid()
+    write_json(staged.plan, plan)
+    write_json(staged.status, plan["record"], durable=True)
     # Everything that can fail on a full disk happens before the job exists.
     os.close(os.open(staged.supervisor_log, os.O_WRONLY | os.O_CREAT, 0o600))
-    folder = state.job_folder(status["name"])
+    folder = state.job_folder(plan["record"]["name"])
     ticket = JobQueue(state.queue).join()
     try:
         staged.path.rename(folder.path)
@@ -85,7 +88,7 @@ def _claim_job(state: StateFolder, staged: JobFolder) -> tuple[JobFolder, str, T
             raise
         _print_answer("taken")
         os._exit(0)
-    return folder, status["uid"], ticket
+    return folder, plan["record"]["uid"], ticket
 
 
 def _print_answer(line: str) -> None:
