@@ -99,9 +99,7 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_modules("airflow_provider.sensors.trainjob")],
         "hooks": [_modules("airflow_provider.hooks.trainjob", "airflow_provider.hooks.mlflow")],
         "triggers": [_modules("airflow_provider.triggers.trainjob")],
-        "task-decorators": [
-            {"name": "trainjob", "class-name": "airflow_provider.decorators.trainjob.trainjob_task"},
-        ],
+        "task-decorators": [{"name": "trainjob", "class-name": "airflow_provider.decorators.trainjob.trainjob_task"}],
         "plugins": [{"name": "trainjob", "plugin-class": "airflow_provider.plugins.trainjob.TrainJobPlugin"}],
         "extra-links": [
             "airflow_provider.links.JobLink",

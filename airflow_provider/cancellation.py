@@ -117,10 +117,7 @@ def get_task_state(ti: Any, reader: Any = None) -> str | None:
         reader = RuntimeTaskInstance
     mapped = ti.map_index is not None and ti.map_index >= 0
     states = reader.get_task_states(
-        dag_id=ti.dag_id,
-        task_ids=[ti.task_id],
-        run_ids=[ti.run_id],
-        map_index=ti.map_index if mapped else None,
+        dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index if mapped else None
     )
     key = f"{ti.task_id}_{ti.map_index}" if mapped else ti.task_id
     state = (states.get(ti.run_id) or {}).get(key, "removed")

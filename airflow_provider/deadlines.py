@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.definitions import deadline
 
 # AsyncCallback is imported from here because every supported version has it in this module.
-from airflow.sdk.definitions.deadline import (  # type: ignore[attr-defined]
-    AsyncCallback,
-    DeadlineAlert,
-    DeadlineReference,
-)
+from airflow.sdk.definitions.deadline import AsyncCallback, DeadlineAlert, DeadlineReference  # type: ignore[attr-defined]
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.deadline import BaseDeadlineReference, DeadlineReferenceType

@@ -54,14 +54,17 @@ def build_spec(
         definition = _parse_yaml("trainer", trainer, "func: package.module:function")
     is_late = has_late_args(func_args)
     trainer_args = get_func_args(definition)
-    given = {} if func_args is None or is_late else check_func_args(func_args)
-    all_args = _replace_upstream_results({**trainer_args, **given})
+    overrides = {} if func_args is None or is_late else check_func_args(func_args)
+    all_args = _replace_upstream_results({**trainer_args, **overrides})
+    backend_class = backend_for(name) if name else None
+    if is_late:
+        definition = _set_func_args(definition, PartialArgs(all_args))
+    elif all_args:
+        definition = _set_func_args(definition, all_args)
     data = request_builder.build_request_data(
-        backend=backend_for(name) if name else None,
+        backend=backend_class,
         runtime=runtime,
-        trainer=_set_func_args(definition, PartialArgs(all_args) if is_late else all_args)
-        if all_args or is_late
-        else definition,
+        trainer=definition,
         initializer=initializer_from_dict(initializer) if isinstance(initializer, Mapping) else initializer,
         options=_parse_yaml("options", options, "- QueueName: nightly") if isinstance(options, str) else options,
         folder=folder,
@@ -72,7 +75,7 @@ def build_spec(
         data["partition"] = partition
     if all_args:
         code = data["trainer"]["code"]
-        kept = {key: value for key, value in code["args"].items() if key not in given}
+        kept = {key: value for key, value in code["args"].items() if key not in overrides}
         code["args"] = _restore_upstream_results(kept, trainer_args)
     return data
 

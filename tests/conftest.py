@@ -26,6 +26,9 @@ pytest.register_assert_rewrite("trainer_core.testing")
 # A submit to a cluster that cannot be reached fails at once, where a test does not say otherwise. Programs inherit it.
 os.environ["TRAINJOB_SUBMIT_RETRY_SECONDS"] = "0"
 
+# Modules below it have no version: no training of a test could be reused.
+os.environ.pop("PYTHONPATH", None)
+
 # The time of an example depends on how busy the machine is.
 # The same examples in each run: `make attack` draws others.
 settings.register_profile("house", deadline=None, derandomize=True)

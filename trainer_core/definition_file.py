@@ -66,7 +66,9 @@ def collect_options(data: Mapping[str, Any]) -> list[Any]:
         # A text such as "no" would be true.
         raise InvalidRequestError(f"suspend must be true or false, got {redact(data['suspend'])}")
     short = [option(data[key]) for key, option in _OPTION_KEYS.items() if data.get(key) is not None]
-    return [*short, *([Suspend()] if data.get("suspend") else []), *parse_options(data.get("options"))]
+    if data.get("suspend"):
+        short.append(Suspend())
+    return [*short, *parse_options(data.get("options"))]
 
 
 def import_function(reference: str) -> Any:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
-from itertools import chain
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -107,32 +106,37 @@ def read_details(client: TrainerClient, name: str) -> JobDetails:
     outcome = observation.outcome
     tail = outcome.diagnosis.log_tail if outcome and outcome.diagnosis else ()
     progress = observation.progress or job.progress or find_last_progress(reversed(tail))
-    metrics = outcome.metrics if outcome and outcome.succeeded else progress.metrics if progress else {}
-    resumed_from = outcome.resumed_from if outcome else progress.resumed_from if progress else None
-    artifacts = dict(outcome.artifacts) if outcome else {}
-    params = request.get_parameters() if request else {}
-    asked = request.attempt_restarts if request else None
-    restarts = (outcome.restarts if outcome else observation.restarts) or asked
-    return JobDetails(job, params, dict(metrics), resumed_from, artifacts, request, progress, outcome, restarts)
+    # What the outcome has wins over what was reported while the job ran.
+    reached = outcome or progress
+    measured = outcome if outcome and outcome.succeeded else progress
+    ended = outcome or observation
+    return JobDetails(
+        job,
+        params=request.get_parameters() if request else {},
+        metrics=dict(measured.metrics) if measured else {},
+        resumed_from=reached.resumed_from if reached else None,
+        artifacts=dict(outcome.artifacts) if outcome else {},
+        request=request,
+        progress=progress,
+        outcome=outcome,
+        restarts=ended.restarts or (request.attempt_restarts if request else None),
+    )
 
 
 def build_row(details: JobDetails) -> dict[str, Any]:
     """Return the columns of a TrainJob that have a value: text, number, `datetime` or `timedelta`."""
-    fixed = {
-        **{column: get(details.job) for column, get in _OF_JOB.items()},
-        **{column: get(details) for column, get in _OF_DETAILS.items()},
-        **{column: get(details.request) for column, get in _OF_REQUEST.items() if details.request},
-    }
-    named = {
-        **name_values(PARAM, details.params),
-        **name_values(METRIC, details.metrics),
-        **name_values(ARTIFACT, details.artifacts),
-    }
-    return {column: value for column, value in {**fixed, **named}.items() if value not in (None, "")}
+    row = {column: get(details.job) for column, get in _OF_JOB.items()}
+    row.update({column: get(details) for column, get in _OF_DETAILS.items()})
+    if details.request:
+        row.update({column: get(details.request) for column, get in _OF_REQUEST.items()})
+    row.update(name_values(PARAM, details.params))
+    row.update(name_values(METRIC, details.metrics))
+    row.update(name_values(ARTIFACT, details.artifacts))
+    return {column: value for column, value in row.items() if value not in (None, "")}
 
 
 def name_values(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by their column."""
+    """Return values by their column: ``{"param.lr": 0.1}`` for ``{"lr": 0.1}``."""
     return {f"{prefix}{name}": value for name, value in values.items()}
 
 
@@ -147,26 +151,34 @@ def compare_files(details: Sequence[JobDetails]) -> dict[str, list[str | None]]:
     """Return the files that differ, as ``file.PATH``: the digest of each, or None. Empty if a request has no files."""
     from trainer_core.packaging.project import read_files  # Loads the packaging code, which nothing else here needs.
 
-    projects = [each.request.project if each.request else None for each in details]
-    if not all(project and project.archive for project in projects):
+    projects = [each.request.project for each in details if each.request and each.request.project]
+    if len(projects) < len(details) or not all(project.archive for project in projects):
         return {}
-    files = [read_files({"archive": project.archive}) for project in projects if project]
-    digests = [{path: sha256(content).hexdigest()[:_DIGEST_LENGTH] for path, content in each.items()} for each in files]
-    rows = {f"file.{path}": [each.get(path) for each in digests] for path in sorted(set().union(*digests))}
-    return {path: values for path, values in rows.items() if len(set(values)) > 1}
+    digests = [_digest_files(read_files({"archive": project.archive})) for project in projects]
+    rows = {}
+    for path in sorted(set().union(*digests)):
+        row = [each.get(path) for each in digests]
+        if len(set(row)) > 1:
+            rows[f"file.{path}"] = row
+    return rows
+
+
+def _digest_files(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {path: sha256(content).hexdigest()[:_DIGEST_LENGTH] for path, content in files.items()}
 
 
 def compare_rows(rows: Sequence[Mapping[str, Any]], everything: bool = False) -> dict[str, list[Any]]:
     """Return the columns in which TrainJobs differ, with the value of each TrainJob, and every metric."""
-    present = {column for row in rows for column in row} - _UNIQUE
-    named = [sorted(column for column in present if column.startswith(prefix)) for prefix in (PARAM, METRIC, ARTIFACT)]
-    fixed = [column for column in _FIXED if column in present]
-    columns = {column: [row.get(column) for row in rows] for column in chain(fixed, *named)}
-    return {
-        column: values
-        for column, values in columns.items()
-        if everything or column.startswith(METRIC) or any(value != values[0] for value in values)
-    }
+    present = set().union(*rows) - _UNIQUE
+    columns = [column for column in _FIXED if column in present]
+    for prefix in (PARAM, METRIC, ARTIFACT):
+        columns += sorted(column for column in present if column.startswith(prefix))
+    compared = {}
+    for column in columns:
+        values = [row.get(column) for row in rows]
+        if everything or column.startswith(METRIC) or any(value != values[0] for value in values):
+            compared[column] = values
+    return compared
 
 
 def _describe_step(progress: Progress) -> str | None:
@@ -184,7 +196,9 @@ def _describe_restarts(details: JobDetails) -> str | None:
 def _get_task(request: TrainJobRequest) -> dict[str, str]:
     """Return the parts of the key of an Airflow task; empty for a TrainJob of another owner."""
     parts = request.owner.key.split("/") if request.owner else []
-    return dict(zip(_TASK_PARTS, map(unquote, parts), strict=True)) if len(parts) == len(_TASK_PARTS) else {}
+    if len(parts) != len(_TASK_PARTS):
+        return {}
+    return dict(zip(_TASK_PARTS, map(unquote, parts), strict=True))
 
 
 def _get_source(request: TrainJobRequest, role: str) -> str | None:
@@ -201,7 +215,8 @@ def _get_duration(job: TrainJob) -> timedelta | None:
     """Return how long a job has trained, in whole seconds."""
     if job.started is None:
         return None
-    return timedelta(seconds=int(((job.finished or datetime.now(timezone.utc)) - job.started).total_seconds()))
+    duration = (job.finished or datetime.now(timezone.utc)) - job.started
+    return timedelta(seconds=int(duration.total_seconds()))
 
 
 def _get_sort_key(value: Any) -> tuple[int, Any]:

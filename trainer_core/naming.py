@@ -43,9 +43,12 @@ def build_job_name(slug: str, owner_key: str, attempt: int = 0) -> str:
 
 def find_attempt(slug: str, owner_key: str, name: str) -> int | None:
     """Return the attempt in a name that `build_job_name` built, 0 for the first; None for another name."""
+    if build_job_name(slug, owner_key, 0) == name:
+        return 0
     suffix = name.rpartition("-")[2]
-    candidates = [0, *([int(suffix)] if suffix.isdecimal() and len(suffix) <= _MAX_ATTEMPT_DIGITS else [])]
-    return next((each for each in candidates if build_job_name(slug, owner_key, each) == name), None)
+    if not suffix.isdecimal() or len(suffix) > _MAX_ATTEMPT_DIGITS:
+        return None
+    return int(suffix) if build_job_name(slug, owner_key, int(suffix)) == name else None
 
 
 def build_attempt_name(name: str, attempt: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -77,22 +78,25 @@ def summarize_resource_use(records: Iterable[Mapping[str, Any] | None]) -> Resou
     nodes = [totals for record in records if (totals := _get_totals(record))]
     if not nodes:
         return None
-    total = {name: sum(node.get(name, 0.0) for node in nodes) for name in set().union(*nodes)}
+    total: dict[str, float] = defaultdict(float)
+    for node in nodes:
+        for name, value in node.items():
+            total[name] += value
     memory = max(nodes, key=lambda node: node["memory_peak"])
     gpu = max(nodes, key=lambda node: node.get("gpu_memory_peak", -1.0))
-    read = total.get("gpu_read_seconds", 0.0)
+    gpu_seconds = total["gpu_read_seconds"]
     return ResourceUse(
         nodes=len(nodes),
         seconds=max(node["seconds"] for node in nodes),
         cpu_percent=round(100 * total["cpu_seconds"] / (total["cpu_available_seconds"] or math.inf), 1),
         memory_peak=int(memory["memory_peak"]),
         memory_limit=int(memory["memory_limit"]),
-        gpus=int(total.get("gpus", 0)),
-        gpu_percent=round(100 * total.get("gpu_busy_seconds", 0.0) / read, 1) if read else None,
+        gpus=int(total["gpus"]),
+        gpu_percent=round(100 * total["gpu_busy_seconds"] / gpu_seconds, 1) if gpu_seconds else None,
         gpu_memory_peak=int(gpu["gpu_memory_peak"]) if "gpu_memory_peak" in gpu else None,
         gpu_memory_limit=int(gpu["gpu_memory_limit"]) if "gpu_memory_limit" in gpu else None,
-        gpu_hours=round(total.get("gpu_seconds", 0.0) / 3600, 4),
-        gpu_idle_share=round(total.get("gpu_idle_seconds", 0.0) / read, 3) if read else None,
+        gpu_hours=round(total["gpu_seconds"] / 3600, 4),
+        gpu_idle_share=round(total["gpu_idle_seconds"] / gpu_seconds, 3) if gpu_seconds else None,
     )
 
 

@@ -12,14 +12,7 @@ from trainer_core import resources, validation
 from trainer_core.packaging.project import CodePaths, check_code
 from trainer_core.packaging.requirements_file import is_requirements_file
 from trainer_core.secrets import SecretRef, parse_secret, redact
-from trainer_core.torchtune import (
-    DataFormat,
-    DataType,
-    LoraConfig,
-    Loss,
-    TorchTuneConfig,
-    TorchTuneInstructDataset,
-)
+from trainer_core.torchtune import DataFormat, DataType, LoraConfig, Loss, TorchTuneConfig, TorchTuneInstructDataset
 
 __all__ = [
     "BuiltinTrainer",

@@ -140,13 +140,7 @@ def _require_permission(method: Any, entity: DagAccessEntity) -> Any:
 _LOGGED_IN = [Depends(requires_authenticated())]
 _READ = [_require_permission("GET", DagAccessEntity.TASK_INSTANCE)]
 #: Airflow's permission for each action. For the last two, the page calls Airflow's own API.
-_METHODS: dict[str, Any] = {
-    "suspend": "PUT",
-    "resume": "PUT",
-    "delete": "DELETE",
-    "end": "PUT",
-    "rerun": "PUT",
-}
+_METHODS: dict[str, Any] = {"suspend": "PUT", "resume": "PUT", "delete": "DELETE", "end": "PUT", "rerun": "PUT"}
 _READ_LOGS = [*_READ, _require_permission("GET", DagAccessEntity.TASK_LOGS)]
 
 
@@ -192,11 +186,7 @@ def find_asset(name: str) -> Path | None:
     return next((path for path in files if path.name == name), None)
 
 
-def list_jobs(
-    session: SessionDep,
-    user: GetUserDep,
-    shown: Annotated[_ListView, Query()],
-) -> dict[str, Any]:
+def list_jobs(session: SessionDep, user: GetUserDep, shown: Annotated[_ListView, Query()]) -> dict[str, Any]:
     """Return the newest jobs of the DAGs that the user may read."""
     readable = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
     status = FAILED if shown.status == serializers.CANCELLED else shown.status
@@ -205,29 +195,32 @@ def list_jobs(
     page = replace(wanted, before=shown.older_than) if shown.older_than else wanted
     found = xcom_queries.list_submitted_jobs(session, page, _MAX_ROWS)
     matching = [job for job in found if serializers.matches(job, shown.text, shown.partition)]
-    read: list[SubmittedJob] = []
-    lives: dict[TaskKey, tuple[SubmittedJob, TrainJob | SearchSnapshot | None]] = {}
+    jobs: dict[TaskKey, tuple[SubmittedJob, TrainJob | SearchSnapshot | None]] = {}
     rows: list[dict[str, Any]] = []
+    read_count = 0
     for job, live in backend_view.read_unfinished(matching, _MAX_ROWS):
-        read.append(job)
+        read_count += 1
         row = _build_columns(job, live)
         if shown.status in (None, row.get("status")):
-            lives[job.task] = job, live
+            jobs[job.task] = job, live
             rows.append({**row, "task": job.task})
         if len(rows) == shown.count:
             break
     if shown.sort:
         rows = job_table.sort_rows(rows, shown.sort.removeprefix("-"), shown.sort.startswith("-"))
-    shown_jobs = [lives[row["task"]][0] for row in rows]
-    labels = serializers.label_tasks(shown_jobs, rows)
+    labels = serializers.label_tasks([jobs[row["task"]][0] for row in rows], rows)
     # There can be older jobs if not all were read, or if the limit of jobs to read was reached.
-    last = read[-1] if len(read) < len(matching) else found[-1] if len(found) == _MAX_ROWS else None
+    last = None
+    if read_count < len(matching):
+        last = matching[read_count - 1]
+    elif len(found) == _MAX_ROWS:
+        last = found[-1]
     is_exact = not (shown.text or shown.status or shown.partition)
     return _mask_data(
         {
             "dags": xcom_queries.list_dag_ids(session, readable),
             "columns": serializers.list_column_names(rows),
-            "jobs": [_serialize_row(*lives[row["task"]], labels[row["task"]], row, shown.column) for row in rows],
+            "jobs": [_serialize_row(*jobs[row["task"]], labels[row["task"]], row, shown.column) for row in rows],
             "total": xcom_queries.count_submitted_jobs(session, wanted) if is_exact else None,
             "older": last.at.isoformat() if last else None,
         }

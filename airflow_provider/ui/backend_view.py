@@ -221,11 +221,10 @@ def read_log(
                 points.append(point)
                 continue
             line = strip_resource_report(raw)
-            if line != raw and (report := parse_resource_report(raw)):
+            report = parse_resource_report(raw) if line != raw else None
+            if report:
                 resources.append(report)
-            if line is None:
-                continue
-            if wanted and wanted not in line.casefold():
+            if line is None or wanted not in line.casefold():
                 continue
             line_count += 1
             line = line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…"

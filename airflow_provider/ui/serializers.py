@@ -50,30 +50,30 @@ def build_columns(
         metrics = live.progress.metrics if live.progress else {}
         return {**job_table.build_row(job_table.JobDetails(live, params, metrics)), "status": _get_status(live)}
     duration, diagnosis, progress = job.xcoms.get(DURATION_KEY), _get_dict(job, "diagnosis"), _get_last_progress(job)
-    fixed = {
+    metrics = _get_dict(job, "metrics") or (progress or {}).get("metrics", {})
+    row = {
         "name": job.ref.name,
         "status": get_last_status(job),
         "created": job.at,
         "duration": timedelta(seconds=duration) if isinstance(duration, int) else None,
         "reason": diagnosis.get("reason"),
         "partition": job.partition,
-    }
-    named = {
         **job_table.name_values(job_table.PARAM, params),
-        **job_table.name_values(job_table.METRIC, _get_dict(job, "metrics") or (progress or {}).get("metrics", {})),
+        **job_table.name_values(job_table.METRIC, metrics),
         **job_table.name_values(job_table.ARTIFACT, _get_dict(job, "artifacts")),
     }
-    return {column: value for column, value in {**fixed, **named}.items() if value is not None}
+    return {column: value for column, value in row.items() if value is not None}
 
 
 def build_labels(jobs: Sequence[SubmittedJob], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what tells jobs apart: their task, and the arguments in which they differ, as ``train [5] lr=0.6``."""
     arguments = dict.fromkeys(column for row in rows for column in row if column.startswith(job_table.PARAM))
-    differing = [column for column in arguments if len({str(row.get(column)) for row in rows}) > 1][:_MAX_IN_LABEL]
-    return [
-        " ".join([get_task_name(job), *(_format_argument(row, column) for column in differing if column in row)])
-        for job, row in zip(jobs, rows, strict=True)
-    ]
+    differing = [column for column in arguments if len({str(row.get(column)) for row in rows}) > 1]
+    labels = []
+    for job, row in zip(jobs, rows, strict=True):
+        texts = [_format_argument(row, column) for column in differing[:_MAX_IN_LABEL] if column in row]
+        labels.append(" ".join([get_task_name(job), *texts]))
+    return labels
 
 
 def label_tasks(jobs: Sequence[SubmittedJob], rows: Sequence[Mapping[str, Any]]) -> dict[TaskKey, str]:
@@ -126,9 +126,12 @@ def _mask_argument(column: str, value: Any, mask: Callable[[str, str | None], st
 def list_column_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the columns that the list can have in addition to those that it always has."""
     present = {column for row in rows for column in row}
-    named = {column for column in present if column.startswith((job_table.PARAM, job_table.METRIC))}
-    fixed = ["duration", "reason", *(["partition"] if "partition" in present else [])]
-    return [*fixed, *sorted(named, key=lambda column: (not column.startswith(job_table.PARAM), column))]
+    names = ["duration", "reason"]
+    if "partition" in present:
+        names.append("partition")
+    for prefix in (job_table.PARAM, job_table.METRIC):
+        names += sorted(column for column in present if column.startswith(prefix))
+    return names
 
 
 def serialize_row(

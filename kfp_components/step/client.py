@@ -84,11 +84,12 @@ class _PatientClient(TrainerClient):
 
 def create_client(backend: str, settings: dict[str, Any] | None) -> TrainerClient:
     config = config_from_dict(backend, settings or {})
-    return (_PatientClient if isinstance(config, ClusterConfig) else TrainerClient)(config)
+    return _PatientClient(config) if isinstance(config, ClusterConfig) else TrainerClient(config)
 
 
 def open_job(ref_data: Mapping[str, Any], settings: dict[str, Any] | None) -> tuple[TrainerClient, TrainJobRef]:
     """Return the ref of a job, and a client that reaches the job; settings win over what the ref says."""
     ref = TrainJobRef.from_dict(ref_data)
     place = _PLACES.get(ref.backend, "namespace")
-    return create_client(ref.backend, {**({place: ref.namespace} if place else {}), **(settings or {})}), ref
+    known = {place: ref.namespace} if place else {}
+    return create_client(ref.backend, {**known, **(settings or {})}), ref

@@ -183,7 +183,9 @@ class Task:
         if self._output_file is None:
             return
         artifacts = {name: {"artifacts": [_to_output_entry(artifact)]} for name, artifact in self.artifacts.items()}
-        written = {"artifacts": artifacts, **({"parameterValues": self._nulls} if self._nulls else {})}
+        written: dict[str, Any] = {"artifacts": artifacts}
+        if self._nulls:
+            written["parameterValues"] = self._nulls
         self._output_file.write_text(json.dumps(written, ensure_ascii=False), encoding="utf-8")
 
 

@@ -45,11 +45,12 @@ def initialize(
     env = {name: value for name, value in (env or {}).items() if value}
     if secret:
         secrets = {**build_store_secrets(secret), **(secrets or {})}
-    source = {"storage_uri": storage_uri, "ignore_patterns": ignore_patterns, "env": env, "secrets": secrets}
-    given = {key: value for key, value in source.items() if value}
+    fields = {"storage_uri": storage_uri, "ignore_patterns": ignore_patterns, "env": env, "secrets": secrets}
+    source = {key: value for key, value in fields.items() if value}
     client = create_client(backend, backend_config)
-    initializer = {role: convert_to_s3(role, given)}
-    request = {"initializer": initializer, **({"workspace": workspace} if workspace else {})}
+    request: dict[str, Any] = {"initializer": {role: convert_to_s3(role, source)}}
+    if workspace:
+        request["workspace"] = workspace
     # A job with a given name may serve several runs.
     run = find_run(client, None)
     if job_name:
@@ -65,7 +66,9 @@ def initialize(
     wait_state.raise_if_failed(outcome)
     if role not in outcome.artifacts:
         raise InvalidRequestError(f"TrainJob {ref.name!r} does not say where the {role} lies; the backend must name it")
-    facts = {"job": ref.name, "backend": ref.backend, "storage_uri": storage_uri, "uri": outcome.artifacts[role]}
-    artifact.metadata.update({**facts, **({"version": version} if version else {})})
-    task.write("uri", outcome.artifacts[role])
-    outputs.place_artifact(artifact, outcome.artifacts[role])
+    uri = outcome.artifacts[role]
+    artifact.metadata.update(job=ref.name, backend=ref.backend, storage_uri=storage_uri, uri=uri)
+    if version:
+        artifact.metadata["version"] = version
+    task.write("uri", uri)
+    outputs.place_artifact(artifact, uri)

@@ -46,8 +46,10 @@ def add_run_labels(data: dict[str, Any], run_id: str | None, on_kill: str | None
     """Label the job with its run, from the moment it exists: `delete` and `trainjob reap` find it by that."""
     if run_id:
         metadata = data.get("metadata") or {}
-        labels = {KFP_RUN_LABEL: run_id, **({KFP_ON_KILL_LABEL: on_kill} if on_kill else {})}
-        data["metadata"] = {**metadata, "labels": {**(metadata.get("labels") or {}), **labels}}
+        labels = {**(metadata.get("labels") or {}), KFP_RUN_LABEL: run_id}
+        if on_kill:
+            labels[KFP_ON_KILL_LABEL] = on_kill
+        data["metadata"] = {**metadata, "labels": labels}
 
 
 def set_tracking(data: dict[str, Any], run_id: str | None) -> None:
@@ -58,9 +60,14 @@ def set_tracking(data: dict[str, Any], run_id: str | None) -> None:
     parent = os.environ.pop("MLFLOW_RUN_ID", None)
     if parent is None and not os.environ.get("MLFLOW_TRACKING_URI"):
         return
-    given = data.get("tracking") or {}
-    tags = {**({"kfp.run_id": run_id} if run_id else {}), **given.get("tags", {})}
-    data["tracking"] = {**({"parent_run_id": parent} if parent else {}), **given, "tags": tags}
+    # What the request sets itself wins.
+    tracking = {**(data.get("tracking") or {})}
+    tags = {**tracking.get("tags", {})}
+    if run_id:
+        tags.setdefault("kfp.run_id", run_id)
+    if parent:
+        tracking.setdefault("parent_run_id", parent)
+    data["tracking"] = {**tracking, "tags": tags}
 
 
 def set_output_path(data: dict[str, Any], output_path: str, owner: str, mounts: ClaimMounts) -> None:
@@ -83,7 +90,7 @@ def set_trainer_fields(data: dict[str, Any], func_args: dict[str, Any], **fields
         return
     trainer = data.get("trainer") or {}
     if not trainer:
-        names = ", ".join([*(["func_args"] if func_args else []), *wanted])
+        names = ", ".join(["func_args", *wanted] if func_args else wanted)
         raise InvalidRequestError(f"{names}: the request has no trainer; add one, with a function or an image")
     if trainer.get("kind") != "container" and wanted.keys() & {"command", "args"}:
         raise InvalidRequestError(

@@ -22,20 +22,17 @@ def render_html(name: str, outcome: SearchOutcome, definition: SearchDefinition)
     best = _list_best_values(outcome, definition)
     if len(best) > 1:
         sections += [f"<h2>Best {escape(metric)} so far</h2>", charts.render_curve(best)]
-    if drawn := [each for each in _sort_trials(outcome, definition) if each.value is not None][:_MAX_ROWS]:
+    best_first = _sort_trials(outcome, definition)
+    drawn = [trial for trial in best_first if trial.value is not None][:_MAX_ROWS]
+    if drawn:
         sections += _render_plots(drawn[::-1], outcome, definition)
     head = ("trial", "status", metric, *definition.space, "seconds", "job")
-    rows = [
-        (
-            str(trial.number),
-            trial.status,
-            "" if trial.value is None else f"{trial.value:.6g}",
-            *(trial.parameters.get(each, "") for each in definition.space),
-            "" if trial.seconds is None else f"{trial.seconds:.1f}",
-            trial.name,
-        )
-        for trial in _sort_trials(outcome, definition)[:_MAX_ROWS]
-    ]
+    rows = []
+    for trial in best_first[:_MAX_ROWS]:
+        value = "" if trial.value is None else f"{trial.value:.6g}"
+        parameters = [trial.parameters.get(name, "") for name in definition.space]
+        seconds = "" if trial.seconds is None else f"{trial.seconds:.1f}"
+        rows.append((str(trial.number), trial.status, value, *parameters, seconds, trial.name))
     sections += ["<h2>Trials</h2>", report.render_table(head, rows)]
     return report.render_page(f"Search {name}", outcome.status, sections)
 

@@ -96,25 +96,26 @@ def _set_env(data: dict[str, Any], entries: list[dict[str, Any]], backend: str) 
     if not data.get("trainer"):
         return
     own = data["trainer"].get("env") or {}
-    injected = [entry for entry in entries if entry["name"] in _PROXIES and entry["name"] not in own]
-    values = {entry["name"]: _parse_value(entry) for entry in (*injected, *wished)}
-    plain = {name: value for name, value in values.items() if value is not None}
-    if merged := {**own, **plain}:
-        data["trainer"]["env"] = merged
+    proxies = [entry for entry in entries if entry["name"] in _PROXIES and entry["name"] not in own]
+    added = [*proxies, *wished]
+    values = {entry["name"]: _parse_value(entry) for entry in added}
+    env = {**own, **{name: value for name, value in values.items() if value is not None}}
+    if env:
+        data["trainer"]["env"] = env
     # Any other reference, such as a fieldRef or an optional Secret, stays as Kubernetes spells it.
-    others = [entry for entry in (*injected, *wished) if values[entry["name"]] is None]
-    if not others:
+    references = [entry for entry in added if values[entry["name"]] is None]
+    if not references:
         return
-    if "DistributedConfig" not in backend_for(backend).accepts:
-        names = ", ".join(entry["name"] for entry in others if entry not in injected)
-        if names:
-            raise InvalidRequestError(
-                f"task_config: env {names} comes from a reference that the {backend} backend cannot "
-                "resolve; use a text or kubernetes.use_secret_as_env"
-            )
+    if "DistributedConfig" in backend_for(backend).accepts:
+        distributed = data.setdefault("distributed", {})
+        distributed["env"] = [*distributed.get("env", ()), *references]
         return
-    distributed = data.setdefault("distributed", {})
-    distributed["env"] = [*distributed.get("env", ()), *others]
+    names = ", ".join(entry["name"] for entry in references if entry not in proxies)
+    if names:
+        raise InvalidRequestError(
+            f"task_config: env {names} comes from a reference that the {backend} backend cannot "
+            "resolve; use a text or kubernetes.use_secret_as_env"
+        )
 
 
 def _parse_value(entry: Mapping[str, Any]) -> Any:

@@ -129,7 +129,7 @@ def attempt(command: dict) -> None:
 
 
 if __name__ == "__main__":
-    # Also on a busy machine, a try that is stopped says what it did with its job.
+    # Also on a busy machine, a try that is stopped reports what it did with its job.
     cancellation._SIGNAL_HANDLER_SECONDS = 300.0
     print("ready", flush=True)
     for line in sys.stdin:

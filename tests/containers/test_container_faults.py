@@ -108,7 +108,7 @@ def test_a_supervisor_killed_at_any_request_exceeds_no_budget_of_restarts(sandbo
 
 def test_a_training_whose_supervisor_was_killed_between_two_starts_is_started_again_when_it_is_observed(sandbox):
     client = sandbox.client()
-    policy = RestartPolicy(exit_codes={3: "free"}, delay="5s")
+    policy = RestartPolicy(exit_codes={3: "free"}, delay="15s")
     trainer = CustomTrainer(func=exit_in_turn, func_args={"codes": [3]})
     client.train(runtime="python", trainer=trainer, options=[Name("job"), policy, Checkpoints()])
     wait_until(lambda: client.observe("job").queued, "the first start has failed")

@@ -9,9 +9,10 @@ from trainer_core.tracking import http_connection, mlflow_api, reporter, submiss
 
 def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow answer of the tracking server is no failure; and a failure in one test is forgotten in the next."""
-    monkeypatch.setattr(mlflow_api, "_SUBMIT_TIMEOUT", 60.0)
-    monkeypatch.setattr(mlflow_api, "_REPORT_TIMEOUT", 60.0)
-    monkeypatch.setattr(http_connection, "_CONNECT_TIMEOUT", 60.0)
-    monkeypatch.setattr(reporter, "_FINISH_SECONDS", 100.0)
+    monkeypatch.setattr(mlflow_api, "_SUBMIT_TIMEOUT", 300.0)
+    monkeypatch.setattr(mlflow_api, "_REPORT_TIMEOUT", 300.0)
+    monkeypatch.setattr(http_connection, "_CONNECT_TIMEOUT", 300.0)
+    monkeypatch.setattr(http_connection, "_TLS_CONNECT_TIMEOUT", 300.0)
+    monkeypatch.setattr(reporter, "_FINISH_SECONDS", 300.0)
     monkeypatch.setattr(reporter, "_warned", set())
     monkeypatch.setattr(submission, "_unreachable_until", {})

@@ -20,7 +20,7 @@ import pytest
 
 from trainer_core.errors import InvalidRequestError, TrackingError
 from trainer_core.jobs import Outcome, TrainJobRef
-from trainer_core.tracking import mlflow_registry, model_registry as registry_module
+from trainer_core.tracking import model_registry as registry_module
 from trainer_core.tracking.mlflow_registry import MlflowRegistry
 from trainer_core.tracking.model_registry import Candidate, FolderRegistry, Promotion
 from trainer_core.tracking.registries import open_registry
@@ -573,14 +573,18 @@ def test_an_upload_is_redirected_with_its_content(relay, model, tmp_path, ask):
     assert [path.read_text() for path in downloaded.rglob("job.bin")] == ["job"]
 
 
-def test_a_model_that_the_server_copies_for_long_is_registered_once(relay, model, ask, monkeypatch):
-    monkeypatch.setattr(mlflow_registry, "_TIMEOUT", 1.0)
-    copied = threading.Event()
-    relay.respond = lambda path: copied.wait(3) or None if path.endswith("model-versions/create") else None
+def test_a_model_that_the_server_copies_for_ten_minutes_is_registered_once(relay, model, ask):
+    timeouts = []
+
+    def respond(path):
+        if path.endswith("model-versions/create"):
+            timeouts.append(registry._api._connection._connection.sock.gettimeout())
+
+    relay.respond = respond
     with MlflowRegistry(MlflowServer(relay.uri)) as registry:
         registry.promote_candidate(Candidate("job", "s3://models/digits", "accuracy", 1.0), model=model)
 
-    assert ask("versions", model=model) == ["1"]
+    assert (ask("versions", model=model), set(timeouts)) == (["1"], {600.0})
 
 
 @pytest.mark.parametrize("name", ["../other", "a/b", ".hidden"])

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from trainer_core import CustomTrainerContainer, Stalled
@@ -26,7 +27,7 @@ AFTER = 40.0
 PTRACE_SEIZE = 0x4206
 #: What a rank of a test runs; the tests end it.
 RANK = """
-import os, signal, sys, threading, time
+import ctypes, os, signal, sys, threading, time
 sys.path.insert(0, sys.argv[1])
 from trainer_core.node import attendant, beats
 beats.begin()
@@ -35,7 +36,7 @@ print("begun", flush=True)
 {hang}
 """
 HANGS = {
-    "in C with the lock of the interpreter": ("import ctypes; ctypes.PyDLL(None).sleep(600)", "is in <module> "),
+    "in C with the lock of the interpreter": ("ctypes.PyDLL(None).sleep(600)", "is in <module> "),
     "a lock": ("lock = threading.Lock(); lock.acquire(); lock.acquire()", "is in <module> "),
     "stopped": ("os.kill(os.getpid(), signal.SIGSTOP); time.sleep(600)", "was stopped by a signal and is in <module> "),
     "all signals blocked": (
@@ -448,14 +449,17 @@ def test_a_process_that_imports_the_module_in_the_environment_of_a_rank_is_not_t
 
 
 @pytest.mark.parametrize("hang", HANGS)
-def test_the_stacks_of_a_rank_that_hangs_are_printed_and_the_reason_says_where(hang, tmp_path):
+def test_the_stacks_of_a_rank_that_hangs_are_printed_and_the_reason_says_where(hang, tmp_path, monkeypatch):
     code, where = HANGS[hang]
+    monkeypatch.setattr(attendant, "_STACK_SECONDS", 0.1 if where.startswith("prints no stack") else 300.0)
     settings = {"TRAINJOB_BEATS": str(tmp_path), "TRAINJOB_STALLED": "{}", "RANK": "3"}
     printed = []
     command = [sys.executable, "-c", RANK.format(hang=code), str(ROOT)]
     with subprocess.Popen(command, env={**os.environ, **settings}, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout.readline() == b"begun\n"
+            while psutil.Process(process.pid).status() == psutil.STATUS_RUNNING:
+                time.sleep(0.01)
             watch = Attendant(tmp_path, {"after": 0.5}, printed.append)
             while not watch.check():
                 time.sleep(0.05)
@@ -469,7 +473,8 @@ def test_the_stacks_of_a_rank_that_hangs_are_printed_and_the_reason_says_where(h
     assert '"type":"trainjob.Stalled"' in record.read_text()
 
 
-def test_of_many_ranks_with_deep_stacks_each_is_in_the_log(tmp_path):
+def test_of_many_ranks_with_deep_stacks_each_is_in_the_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(attendant, "_STACK_SECONDS", 300.0)
     printed = []
     settings = {"TRAINJOB_BEATS": str(tmp_path), "TRAINJOB_STALLED": "{}"}
     command = [sys.executable, "-c", RANK.format(hang=FORKS), str(ROOT)]
@@ -478,9 +483,9 @@ def test_of_many_ranks_with_deep_stacks_each_is_in_the_log(tmp_path):
             while len(list(tmp_path.glob("*.ready"))) < RANKS:
                 assert process.poll() is None
                 time.sleep(0.05)
-            attendant = Attendant(tmp_path, {"after": 60}, printed.append)
-            attendant.check()
-            attendant.print_stacks()
+            watch = Attendant(tmp_path, {"after": 60}, printed.append)
+            watch.check()
+            watch.print_stacks()
         finally:
             os.killpg(process.pid, signal.SIGKILL)
     lines = printed[-1].splitlines()[1:]

@@ -42,6 +42,11 @@ __all__ = ["Backend", "NameTakenError"]
 
 _log = logging.getLogger(__name__)
 
+#: Options that every backend accepts, except the debug backend, which trains in the calling process.
+COMMON_OPTIONS = frozenset(
+    {"Name", "Labels", "Annotations", "Partition", "Suspend", "Tracking", "Checkpoints"}
+    | {"RestartPolicy", "Stalled", "Reuse"}
+)
 #: A round fails only if another process created or deleted a TrainJob of the same name in the meantime.
 _MAX_ROUNDS = 20
 #: Seconds between two reads of the processes of an earlier attempt: the first pause, and the longest.

@@ -23,23 +23,12 @@ from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.follower import Follower
 from trainer_core.backends.watch_follower import WatchFollower, subscribe_to_job
 from trainer_core.config import ClusterConfig
-from trainer_core.errors import (
-    BackendUnavailableError,
-    JobNotFoundError,
-    TrainerError,
-    UnsupportedError,
-)
+from trainer_core.errors import BackendUnavailableError, JobNotFoundError, TrainerError, UnsupportedError
 from trainer_core.jobs import Diagnosis, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
 from trainer_core.k8s import manifest_common, observations, pod_state, resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
-from trainer_core.k8s.errors import (
-    AlreadyExistsError,
-    ForbiddenError,
-    NotFoundError,
-    RejectedError,
-    WriteConflictError,
-)
+from trainer_core.k8s.errors import AlreadyExistsError, ForbiddenError, NotFoundError, RejectedError, WriteConflictError
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_feed import stream_log_lines
 from trainer_core.k8s.job_reader import JobReader

@@ -20,15 +20,7 @@ from typing import Any
 from trainer_core.backends.follower import Follower
 from trainer_core.change_event import ChangeEvent
 from trainer_core.errors import BackendUnavailableError
-from trainer_core.jobs import (
-    CREATED,
-    FAILED,
-    RUNNING,
-    Category,
-    Observation,
-    TrainJob,
-    TrainJobRef,
-)
+from trainer_core.jobs import CREATED, FAILED, RUNNING, Category, Observation, TrainJob, TrainJobRef
 from trainer_core.k8s import informer, observations
 from trainer_core.k8s.cache import WatchTarget
 from trainer_core.k8s.connection import Connection
@@ -82,7 +74,8 @@ class WatchFollower(Follower):
         # Includes deleted pods of a failed job: a crash loop's pods are deleted just when the job counts as failed.
         self._pods: dict[str, PodState] = {}
         # The last cached observation that needed an explanation, and the explained one.
-        self._explained: tuple[Observation, Observation] | None = None
+        self._explained_for: Observation | None = None
+        self._explained: Observation | None = None
         self._explained_since, self._explained_until = 0.0, math.inf
         # The last observation of a job that the cache does not have.
         self._uncached: Observation | None = None
@@ -184,8 +177,10 @@ class WatchFollower(Follower):
     def _reuse(self, cached: Observation) -> Observation | None:
         """Return the last explained or the cached observation; None if a read or a status check is due."""
         has_failure = bool(cached.outcome or cached.pending_failure)
-        if self._explained is not None and self._explained[0] == cached and has_failure:
-            return self._explained[1] if time.monotonic() < self._explained_until else None
+        is_explained = cached == self._explained_for
+        explained = self._explained if is_explained and time.monotonic() < self._explained_until else None
+        if is_explained and has_failure:
+            return explained
         now, pods = self._reader.get_limits().now, self._select_pods(self._job) if self._job else ()
         silence, limit = time.monotonic() - self._last_status_check, _STATUS_CHECK_SECONDS.get(cached.status, math.inf)
         if find_left_node(pods, now):
@@ -196,9 +191,7 @@ class WatchFollower(Follower):
         if has_failure:
             return None
         if self._job and observations.needs_explanation(self._job, pods, now):
-            before = self._explained
-            is_valid = before is not None and before[0] == cached and time.monotonic() < self._explained_until
-            return before[1] if before and is_valid else None
+            return explained
         return cached
 
     def _add_progress(self, observation: Observation) -> Observation:
@@ -226,9 +219,9 @@ class WatchFollower(Follower):
             self._pods.update({pod.name: pod for pod in pods})
         observation = self._reader.observe_state(self._job, self._select_pods(self._job), self._ref)
         now = time.monotonic()
-        if self._explained is None or self._explained[0] != cached:
+        if cached != self._explained_for:
             self._explained_since = now
-        self._explained = (cached, observation)
+        self._explained_for, self._explained = cached, observation
         self._explained_until = now + _get_validity(observation, now - self._explained_since)
         return observation
 

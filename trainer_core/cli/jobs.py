@@ -61,38 +61,39 @@ _DETAILS = (
 _ENDED = (COMPLETE, FAILED)
 
 NameArgument = Annotated[str, typer.Argument(help="Name of the TrainJob.")]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        "-c",
+        metavar="COLUMN,…",
+        help="Columns: name, status, runtime, nodes, created, started, finished, duration, reason, partition; and, for "
+        "three requests for each TrainJob, resumed_from, step (how far it came), silent, restarts, function, dag, run, "
+        "task, dataset, model, code (digest), image, processes, packages, memory, variables (names), param.NAME (an "
+        f"argument), metric.NAME and artifact.NAME. Default: {_COLUMNS}.",
+    ),
+]
+Sort = Annotated[
+    str | None, typer.Option(metavar="[-]COLUMN", help="Sort by a column; with - before it the largest first.")
+]
+Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="List at most this many TrainJobs.")]
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="List TrainJobs created since then: 90m, 24h, 7d, or an ISO 8601 date."),
+]
+Status = Annotated[
+    list[str] | None,
+    typer.Option(help="List TrainJobs with this status: Created, Running, Suspended, Complete, Failed; repeatable."),
+]
 
 
 def list_jobs(
     context: typer.Context,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            "--columns",
-            "-c",
-            metavar="COLUMN,…",
-            help="Columns: name, status, runtime, nodes, created, started, finished, duration, reason, "
-            "partition; and, for three "
-            "requests for each TrainJob, resumed_from, step (how far it came), silent, restarts, function, dag, run, "
-            "task, dataset, model, code (digest), image, processes, packages, memory, variables (names), param.NAME "
-            f"(an argument), metric.NAME and artifact.NAME. Default: {_COLUMNS}.",
-        ),
-    ] = None,
-    sort: Annotated[
-        str | None,
-        typer.Option(metavar="[-]COLUMN", help="Sort by a column; with - before it the largest first."),
-    ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="List at most this many TrainJobs.")] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="List TrainJobs created since then: 90m, 24h, 7d, or an ISO 8601 date."),
-    ] = None,
-    status: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="List TrainJobs with this status: Created, Running, Suspended, Complete, Failed; repeatable."
-        ),
-    ] = None,
+    columns: Columns = None,
+    sort: Sort = None,
+    limit: Limit = None,
+    since: Since = None,
+    status: Status = None,
     search: Annotated[
         str | None, typer.Option(metavar="NAME", help="List the TrainJobs of a hyperparameter search.")
     ] = None,
@@ -101,27 +102,26 @@ def list_jobs(
 ) -> None:
     """List the TrainJobs, newest first."""
     names = [job_table.check_column(name.strip()) for name in (columns or _COLUMNS).split(",")]
-    descending, key = (sort or "").startswith("-"), job_table.check_column((sort or "created").removeprefix("-"))
-    first = _parse_time(since) if since else None
+    sort_column = job_table.check_column((sort or "created").removeprefix("-"))
+    earliest = _parse_time(since) if since else None
     client = _get_client(context)
-    wanted = {_check_status(each) for each in status or STATUSES}
-    found = [
-        job for job in client.list_jobs(labels=_build_search_label(search), partition=partition) if job.status in wanted
-    ]
-    jobs = [job for job in found if SEARCH_RECORD_LABEL not in job.labels]
-    jobs = [job for job in jobs if first is None or job.creation_timestamp >= first]
+    statuses = {_check_status(each) for each in status or STATUSES}
+    jobs = client.list_jobs(labels=_build_search_label(search), partition=partition)
+    jobs = [job for job in jobs if job.status in statuses and SEARCH_RECORD_LABEL not in job.labels]
+    if earliest is not None:
+        jobs = [job for job in jobs if job.creation_timestamp >= earliest]
     if sort is None:
         jobs = jobs[:limit]
-    if job_table.needs_details([*names, key]):
+    if job_table.needs_details([*names, sort_column]):
         details = [_read_details(client, job) for job in jobs]
     else:
         details = [job_table.JobDetails(job, {}, {}) for job in jobs]
     rows = [job_table.build_row(each) for each in details]
     if sort is not None:
-        rows = job_table.sort_rows(rows, key, descending)[:limit]
+        rows = job_table.sort_rows(rows, sort_column, descending=sort.startswith("-"))[:limit]
     if output is OutputFormat.TABLE:
-        cells = [[_format_cell(row.get(name)) for name in names] for row in rows]
-        print_table([_format_header(name) for name in names], cells)
+        header = [_format_header(name) for name in names]
+        print_table(header, [[_format_cell(row.get(name)) for name in names] for row in rows])
     elif columns is None:
         by_name = {job.name: job for job in jobs}
         print_json([by_name[row["name"]].to_dict() for row in rows])
@@ -152,10 +152,11 @@ def compare(
     rows = job_table.compare_rows([job_table.build_row(each) for each in details], everything)
     rows.update(job_table.compare_files(details))
     if output is OutputFormat.JSON:
-        print_json({"names": names, "rows": {column: [_to_json(each) for each in row] for column, row in rows.items()}})
-        return
-    table = [[column, *(_format_cell(each) for each in row)] for column, row in rows.items()]
-    print_table(["", *names], table, folded=len(names))
+        values = {column: list(map(_to_json, row)) for column, row in rows.items()}
+        print_json({"names": names, "rows": values})
+    else:
+        cells = [[column, *map(_format_cell, row)] for column, row in rows.items()]
+        print_table(["", *names], cells, folded=len(names))
 
 
 def get(context: typer.Context, name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> None:
@@ -170,11 +171,11 @@ def get(context: typer.Context, name: NameArgument, output: OutputOption = Outpu
     row = (job.name, status, job.runtime.name, format_time(job.creation_timestamp), job.reason)
     print_table(("NAME", "STATUS", "RUNTIME", "CREATED", "REASON"), [row])
     print()
-    columns = job_table.build_row(details)
-    params = [column for column in columns if column.startswith(job_table.PARAM)]
-    shown = {column: columns[column] for column in (*_DETAILS, *params) if column in columns}
-    for name, value in shown.items():
-        print(f"{name}: {_format_cell(value)}")
+    values = job_table.build_row(details)
+    params = [column for column in values if column.startswith(job_table.PARAM)]
+    for column in (*_DETAILS, *params):
+        if column in values:
+            print(f"{column}: {_format_cell(values[column])}")
     if details.request and details.request.owner:
         attempts = sorted(client.find_jobs(details.request), key=lambda each: (each.generation or "", each.attempt))
         print(f"attempts: {', '.join(f'{each.name} {each.status}' for each in attempts)}")
@@ -184,12 +185,15 @@ def get(context: typer.Context, name: NameArgument, output: OutputOption = Outpu
         for step in job.steps
     ]
     print_table(("STEP", "STATUS", "EXIT CODE", "STARTED", "FINISHED", "POD OR PROCESS"), steps)
-    if outcome is not None and outcome.succeeded:
-        is_missing = outcome.result is None and outcome.missing_result
-        print(f"\nresult: {outcome.missing_result if is_missing else outcome.result}")
-        if outcome.missing_result and not is_missing:
+    if outcome is None:
+        return
+    if outcome.succeeded and outcome.result is None and outcome.missing_result:
+        print(f"\nresult: {outcome.missing_result}")
+    elif outcome.succeeded:
+        print(f"\nresult: {outcome.result}")
+        if outcome.missing_result:
             print(f"note: {outcome.missing_result}")
-    if outcome is not None and outcome.resource_use is not None:
+    if outcome.resource_use is not None:
         print(f"\nresources: {outcome.resource_use}")
 
 

@@ -44,10 +44,14 @@ def print_yaml(data: Mapping[str, Any]) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], folded: int = 1) -> None:
     """Print a table. On a terminal that is too narrow for it the last columns are folded, and no other."""
     cells = [[Text("" if cell is None else str(cell)) for cell in row] for row in rows]
-    widths = [max(map(cell_len, (name, *(row[n].plain for row in cells)))) for n, name in enumerate(columns)]
+    widths = []
+    for number, name in enumerate(columns):
+        texts = [name, *(row[number].plain for row in cells)]
+        widths.append(max(map(cell_len, texts)))
     width = sum(widths) + len(_GAP) * (len(widths) - 1)
     if sys.stdout.isatty():
-        width = min(width, max(Console().width, width - sum(widths[-folded:]) + folded * _MIN_FOLDED))
+        least = width - sum(widths[-folded:]) + folded * _MIN_FOLDED
+        width = min(width, max(Console().width, least))
     console = Console(width=width, color_system=None, legacy_windows=False)
     table = Table(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0), collapse_padding=True)
     for name in columns[:-folded]:

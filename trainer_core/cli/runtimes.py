@@ -139,10 +139,11 @@ def validate(
     else:
         for name, diagnostics in results:
             print("\n".join(f"{name}: {each}" for each in diagnostics) or f"{name}: ok")
-    if _has_errors([each for _, diagnostics in results for each in diagnostics]):
+    if any(_has_errors(diagnostics) for _, diagnostics in results):
         return exit_codes.BAD_INPUT
-    for manifest in manifests if server else ():
-        create_runtime_admin(context.obj).dry_run(manifest)
+    if server:
+        for manifest in manifests:
+            create_runtime_admin(context.obj).dry_run(manifest)
     return exit_codes.OK
 
 

@@ -28,8 +28,7 @@ def search(
         str, typer.Argument(metavar="FILE|NAME", help="Definition of a search in YAML, or the name of a search.")
     ],
     wait: Annotated[
-        bool,
-        typer.Option("--wait", "-w", help="Drive the search to its end. Ctrl-C leaves its trials running."),
+        bool, typer.Option("--wait", "-w", help="Drive the search to its end. Ctrl-C leaves its trials running.")
     ] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="End the search and its trials.")] = False,
     delete: Annotated[bool, typer.Option("--delete", help="End the search and delete its TrainJobs.")] = False,

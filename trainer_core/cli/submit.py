@@ -335,7 +335,7 @@ def _override(
     data: dict[str, Any], arg: list[str] | None, name: str | None, option: list[str] | None
 ) -> dict[str, Any]:
     """Return a definition with the arguments, options and name of the command line, which take precedence."""
-    data = {**data, **({"name": name} if name else {})}
+    data = {**data, "name": name} if name else dict(data)
     if (arg or option) and "version" in data:
         raise InvalidRequestError("--arg and --option cannot be used with a complete request; change it in the file")
     if option:

@@ -14,12 +14,7 @@ from urllib.parse import urlencode
 
 from trainer_core.k8s import errors
 from trainer_core.k8s.connection import CONNECT_SECONDS, READ_SECONDS, Connection
-from trainer_core.k8s.errors import (
-    NotFoundError,
-    ResourceExpiredError,
-    StreamInterruptedError,
-    WriteConflictError,
-)
+from trainer_core.k8s.errors import NotFoundError, ResourceExpiredError, StreamInterruptedError, WriteConflictError
 from trainer_core.k8s.labels import MANAGER
 from trainer_core.k8s.resources import ACCESS_REVIEWS, PODS, ApiResource
 
@@ -96,11 +91,7 @@ class ApiClient:
         else:
             namespace, suffix = self._get_namespace(resource, namespace)
             path = resource.build_path(namespace)
-        query = {
-            "labelSelector": label_selector,
-            "fieldSelector": field_selector,
-            "limit": str(_PAGE_SIZE),
-        }
+        query = {"labelSelector": label_selector, "fieldSelector": field_selector, "limit": str(_PAGE_SIZE)}
         request = _Request("GET", path, f"list {resource.plural}{suffix}", resource, query)
         try:
             return list(self._list_items(request))

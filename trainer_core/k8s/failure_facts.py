@@ -150,10 +150,10 @@ def _lacks_pull_error(container: ContainerState) -> bool:
 
 def _merge_facts(findings: Sequence[_Finding]) -> Facts:
     """Merge findings: all steps in the order in which they ended, and the first value of every other fact."""
-    names = ("deadline_error", "image_error", "infrastructure_error", "rejected", "unschedulable")
-    first: dict[str, Any] = {
-        name: next((value for finding in findings if (value := getattr(finding.facts, name))), None) for name in names
-    }
+    first: dict[str, Any] = {}
+    for name in ("deadline_error", "image_error", "infrastructure_error", "rejected", "unschedulable"):
+        values = (getattr(finding.facts, name) for finding in findings)
+        first[name] = next(filter(None, values), None)
     steps = tuple(step for finding in findings for step in finding.facts.steps)
     return Facts(steps=steps, transient=any(finding.facts.transient for finding in findings), **first)
 
@@ -168,12 +168,8 @@ def _find_problems(
 ) -> Iterator[_Finding]:
     by_step = group_pods_by_step(pods)
     expects_restarts = job is not None and job.expects_restarts
-    ended = [
-        found
-        for step, group in by_step.items()
-        for found in _find_ended(step, group, tails, expects_restarts, is_active)
-    ]
-    yield from (finding for _, finding in sorted(ended, key=lambda item: item[0]))
+    ended = [_find_ended(step, group, tails, expects_restarts, is_active) for step, group in by_step.items()]
+    yield from (finding for _, finding in sorted(filter(None, ended), key=lambda item: item[0]))
     newest = {step: group[-1] for step, group in by_step.items()}
     yield from _find_unscheduled(newest, events, limits)
     for step, pod in newest.items():
@@ -187,26 +183,28 @@ def _find_problems(
 
 def _find_ended(
     step: str, group: Sequence[PodState], tails: Tails, expects_restarts: bool, is_active: bool
-) -> Iterator[tuple[float, _Finding]]:
-    """Yield why a step ended. Of an active job, which may recover, an exit code alone is no cause."""
+) -> tuple[float, _Finding] | None:
+    """Return when and why a step ended. Of an active job, which may recover, an exit code alone is no cause."""
     newest = group[-1]
     if newest.phase == "Succeeded":
-        return
+        return None
     if disruption := _find_disruption(newest):
         facts = Facts(steps=[_build_step_facts(step, newest, None, tails, **disruption)])
-        yield _get_finish_time(newest.main_container.latest_termination), _Finding(facts, None, ended=True)
-    elif newest.phase == "Failed" and newest.reason == _DEADLINE:
+        return _get_finish_time(newest.main_container.latest_termination), _Finding(facts, None, ended=True)
+    if newest.phase == "Failed" and newest.reason == _DEADLINE:
         facts = Facts(deadline_error=newest.message or "pod exceeded its deadline", steps=[StepFacts(step)])
-        yield 0.0, _Finding(facts, None, ended=True)
-    else:
-        for pod in reversed(group):
-            if failed := _find_failed_container(step, pod, is_active):
-                container, termination = failed
-                crash = _build_crash(step, group, pod, container, termination, tails, expects_restarts)
-                is_bare = termination.reason in _NO_REASONS and not termination.message and not tails.get(step, True)
-                if not (is_active and is_bare and crash.grace is None):
-                    yield _get_finish_time(termination), crash
-                return
+        return 0.0, _Finding(facts, None, ended=True)
+    for pod in reversed(group):
+        failed = _find_failed_container(step, pod, is_active)
+        if failed is None:
+            continue
+        container, termination = failed
+        crash = _build_crash(step, group, pod, container, termination, tails, expects_restarts)
+        is_bare = termination.reason in _NO_REASONS and not termination.message and not tails.get(step, True)
+        if is_active and is_bare and crash.grace is None:
+            return None
+        return _get_finish_time(termination), crash
+    return None
 
 
 def _find_failed_container(

@@ -233,11 +233,7 @@ class JobReader:
         failure = observation.outcome or observation.pending_failure
         diagnosis = failure.diagnosis if failure else None
         if diagnosis is not None and diagnosis.step and not recorded:
-            tails = {diagnosis.step: self._read_tail(job, pods, diagnosis.step)}
-            live = self._live_progress.get(job.uid) if diagnosis.step == FIRST_NODE else None
-            if not tails[diagnosis.step] and live:  # The pod was deleted with its log, which this process has read.
-                live.ended.wait(_LIVE_LOG_SECONDS)
-                tails = {diagnosis.step: list(live.tail)}
+            tails = {diagnosis.step: self._read_failed_tail(job, pods, diagnosis.step)}
             return observations.build_observation(job, pods, job_events, ref=ref, tails=tails, limits=limits)
         if failure is None and (left := find_left_node(pods, limits.now)):
             tails = {left: self._read_tail(job, pods, left, of_previous_run=False)}
@@ -459,6 +455,15 @@ class JobReader:
             records = [events.parse_event(raw) for raw in self._list_if_permitted(resources.EVENTS, "", namespace)]
             self._event_lists[namespace] = _EventList(records, began, time.monotonic())
             return records
+
+    def _read_failed_tail(self, job: JobState, pods: Sequence[PodState], step: str) -> list[str]:
+        """Return the last lines of a failed step; of a pod that was deleted with its log, those read before."""
+        lines = self._read_tail(job, pods, step)
+        live = self._live_progress.get(job.uid) if step == FIRST_NODE else None
+        if lines or live is None:
+            return lines
+        live.ended.wait(_LIVE_LOG_SECONDS)
+        return list(live.tail)
 
     def _read_tail(
         self,

@@ -70,10 +70,9 @@ class JobWriter:
             self.delete(raw)
             return
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        annotations = {
-            CANCELLED: now,
-            **({DIAGNOSIS: _dump_diagnosis(diagnosis)} if diagnosis else {}),
-        }
+        annotations = {CANCELLED: now}
+        if diagnosis is not None:
+            annotations[DIAGNOSIS] = _dump_diagnosis(diagnosis)
         self._patch(job, {"metadata": {"annotations": annotations}, **self._adapter.build_suspend_patch(job, True)})
         if diagnosis is not None:
             self._create_event(job, diagnosis)

@@ -41,11 +41,7 @@ from trainer_core.k8s.capacity import SchedulingLimits, explain_queue
 from trainer_core.k8s.events import EventRecord
 from trainer_core.k8s.job_state import DEADLINE_EXCEEDED, PREEMPTED, STOPPED, JobState
 from trainer_core.k8s.parsing import RawObject
-from trainer_core.k8s.pod_state import (
-    ContainerState,
-    PodState,
-    group_pods_by_step,
-)
+from trainer_core.k8s.pod_state import ContainerState, PodState, group_pods_by_step
 from trainer_core.k8s.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
@@ -141,7 +137,9 @@ def _get_wait_time(job: JobState, pods: Sequence[PodState]) -> datetime | None:
     status = get_status(job, pods)
     if status == SUSPENDED:
         suspended = job.get_condition(SUSPENDED)
-        return (suspended and suspended.last_transition_time) or job.creation_timestamp if job.queue_name else None
+        if not job.queue_name:
+            return None
+        return (suspended and suspended.last_transition_time) or job.creation_timestamp
     waiting = [
         pod.creation_timestamp
         for group in group_pods_by_step(pods).values()
@@ -224,12 +222,15 @@ def build_steps(job: JobState, pods: Sequence[PodState] = (), runtime: Runtime |
     others = [name for name in pods_by_step if name not in expected]
     device = job.device or (runtime.trainer.device, runtime.trainer.device_count)
     status_without_pod = _get_status_without_pod(status, bool(pods))
-    return [
-        _build_step(name, pods_by_step[name], status)
-        if name in pods_by_step
-        else Step(name, status_without_pod, "", *(device if name.startswith(f"{NODE}-") else ()))
-        for name in expected + others
-    ]
+    steps = []
+    for name in expected + others:
+        if name in pods_by_step:
+            steps.append(_build_step(name, pods_by_step[name], status))
+        elif name.startswith(f"{NODE}-"):
+            steps.append(Step(name, status_without_pod, "", *device))
+        else:
+            steps.append(Step(name, status_without_pod, ""))
+    return steps
 
 
 def parse_existing_job(raw: RawObject, parse_job: Callable[[RawObject], JobState]) -> ExistingJob:
@@ -279,17 +280,15 @@ def _is_running(job: JobState, pods: Sequence[PodState]) -> bool:
     """Return whether an initializer has started or, without initializers, every node."""
     if any(each.ready or each.succeeded for each in job.replicated_jobs):
         return True
-    started = {
-        step
-        for pod in pods
-        if not pod.deletion_timestamp
-        for step, container in pod.step_containers
-        if _has_started(pod, container)
-    }
-    nodes = {step for pod in pods for step, _ in pod.step_containers if step not in _INITIALIZERS}
-    return any(step in _INITIALIZERS for step in started) or (
-        bool(nodes) and nodes <= started and len(nodes) >= (job.num_nodes or 1)
-    )
+    nodes, started = set(), set()
+    for pod in pods:
+        for step, container in pod.step_containers:
+            if step not in _INITIALIZERS:
+                nodes.add(step)
+            if not pod.deletion_timestamp and _has_started(pod, container):
+                started.add(step)
+    has_all_nodes = bool(nodes) and len(nodes) >= (job.num_nodes or 1)
+    return not started.isdisjoint(_INITIALIZERS) or (has_all_nodes and nodes <= started)
 
 
 def _is_active(pod: PodState) -> bool:
@@ -376,28 +375,35 @@ def _was_cancelled(job: JobState) -> bool:
 
 def _parse_termination_record(pods: Sequence[PodState]) -> dict[str, Any]:
     """Return the newest termination record of rank 0, which with elastic training can be on any node."""
-    groups = (group for step, group in group_pods_by_step(pods).items() if step.startswith(f"{NODE}-"))
-    for pod in (pod for group in groups for pod in reversed(group)):
-        terminated = pod.main_container.terminated
-        record = parse_record(terminated.message) if terminated else None
-        if record and "result" in record:
-            return record
+    for group in _group_node_pods(pods):
+        for pod in reversed(group):
+            terminated = pod.main_container.terminated
+            record = parse_record(terminated.message) if terminated else None
+            if record and "result" in record:
+                return record
     return {}
 
 
 def _parse_node_records(pods: Sequence[PodState]) -> Iterator[dict[str, Any] | None]:
     """Yield the termination record of the newest run of each node."""
-    for step, group in group_pods_by_step(pods).items():
+    for group in _group_node_pods(pods):
         terminated = group[-1].main_container.latest_termination
-        if step.startswith(f"{NODE}-") and terminated:
+        if terminated:
             yield parse_record(terminated.message)
 
 
 def _parse_all_records(pods: Sequence[PodState]) -> Iterator[dict[str, Any] | None]:
     """Yield the termination records of all runs of each node, newest first."""
-    for step, group in group_pods_by_step(pods).items():
-        for container in (pod.main_container for pod in reversed(group) if step.startswith(f"{NODE}-")):
-            yield from (parse_record(run.message) for run in (container.terminated, container.last_terminated) if run)
+    for group in _group_node_pods(pods):
+        for pod in reversed(group):
+            for run in (pod.main_container.terminated, pod.main_container.last_terminated):
+                if run:
+                    yield parse_record(run.message)
+
+
+def _group_node_pods(pods: Sequence[PodState]) -> list[list[PodState]]:
+    """Return the pods of each node, oldest first."""
+    return [group for step, group in group_pods_by_step(pods).items() if step.startswith(f"{NODE}-")]
 
 
 def _build_step(name: str, pods: Sequence[PodState], status: str) -> Step:

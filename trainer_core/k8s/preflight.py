@@ -13,13 +13,7 @@ from trainer_core.errors import BackendUnavailableError, TrainerError
 from trainer_core.k8s import rbac
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
-from trainer_core.k8s.errors import (
-    ApiNotServedError,
-    ForbiddenError,
-    NotFoundError,
-    RejectedError,
-    UnauthorizedError,
-)
+from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError, RejectedError, UnauthorizedError
 from trainer_core.k8s.rbac import RequiredPermission
 from trainer_core.k8s.resources import ApiResource
 

@@ -105,7 +105,7 @@ def _build_role_and_binding(
     kind: str, name: str, rules: list[dict[str, Any]], user: str | None, namespace: str | None = None
 ) -> list[dict[str, Any]]:
     api_version = f"{_RBAC_GROUP}/v1"
-    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    metadata = {"name": name, "namespace": namespace} if namespace else {"name": name}
     role = {"apiVersion": api_version, "kind": kind, "metadata": metadata, "rules": rules}
     binding = {
         "apiVersion": api_version,

@@ -11,15 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer_core.jobs import (
-    AttemptMemory,
-    Category,
-    Diagnosis,
-    Outcome,
-    Progress,
-    TrainJobRef,
-    extract_training_state,
-)
+from trainer_core.jobs import AttemptMemory, Category, Diagnosis, Outcome, Progress, TrainJobRef, extract_training_state
 from trainer_core.lifecycle import restart_policy
 from trainer_core.lifecycle.restart_policy import AttemptRestarts
 from trainer_core.logs import find_last_progress

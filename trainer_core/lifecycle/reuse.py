@@ -108,12 +108,14 @@ def is_recent(job: TrainJob, within: float, now: datetime) -> bool:
 
 def _list_outside(data: object) -> set[str]:
     """Return the names of fields in nested data whose content no version describes."""
-    found = {name for name, value in _walk(data) if name in _OUTSIDE and value}
-    volumes = [value for name, value in _walk(data) if name == "volumes" and value]
-    for value in volumes:
-        entries = value if isinstance(value, (list, tuple)) else ()
-        mounted = [each if isinstance(each, Mapping) else {"volumes": each} for each in entries or [{"volumes": value}]]
-        found |= {str(name) for each in mounted for name in each.keys() - _KNOWN_VOLUMES}
+    found: set[str] = set()
+    for name, value in _walk(data):
+        if name in _OUTSIDE and value:
+            found.add(name)
+        elif name == "volumes" and value:
+            for volume in value if isinstance(value, (list, tuple)) else [None]:
+                fields = volume.keys() - _KNOWN_VOLUMES if isinstance(volume, Mapping) else ["volumes"]
+                found.update(map(str, fields))
     return found
 
 
@@ -125,8 +127,10 @@ def _to_data(part: Any) -> Any:
 
 def _walk(data: Any) -> Iterator[tuple[str, Any]]:
     """Yield each key of nested data with its value."""
-    for name, value in data.items() if isinstance(data, Mapping) else ():
-        yield str(name), value
-    nested = data.values() if isinstance(data, Mapping) else data if isinstance(data, (list, tuple)) else ()
-    for value in nested:
-        yield from _walk(value)
+    if isinstance(data, Mapping):
+        for name, value in data.items():
+            yield str(name), value
+        data = list(data.values())
+    if isinstance(data, (list, tuple)):
+        for value in data:
+            yield from _walk(value)

@@ -21,10 +21,8 @@ from trainer_core.search.space import count_cells
 from trainer_core.text import shorten
 
 #: Why a search has ended: the reasons of its records.
-COMPLETED, GOAL, TIMEOUT, FAILED, CANCELLED, SUPERSEDED = (
-    *("complete", "goal", "timeout"),
-    *("failed", "cancelled", "superseded"),
-)
+COMPLETED, GOAL, TIMEOUT = "complete", "goal", "timeout"
+FAILED, CANCELLED, SUPERSEDED = "failed", "cancelled", "superseded"
 #: Reason of a record that has the lines of trials which are about to be stopped, where that deletes their jobs.
 STOPPED = "stopped"
 #: A search that ended for one of them is not continued with other limits.
@@ -219,33 +217,36 @@ def judge(
         gpu_hours=outcome.resource_use.gpu_hours if outcome.resource_use else None,
         metrics={each.metric: value for each in definition.objectives if (value := _find(outcome, each)) is not None},
     )
-    last = next((each.value for each in reversed(rungs) if each.value is not None), None)
-    if outcome.paused_at is not None and rung is not None and rung not in {each.rung for each in rungs}:
+    final, last = line.metrics.get(objective.metric), _get_value(rungs)
+    if outcome.paused_at is not None:
+        if rung is None or rung in {each.rung for each in rungs}:
+            paused = replace(line, state="StoppedEarly", value=last, reason="paused and not promoted")
+            return Ending("Paused", False, paused)
         # It would be promoted from the rung before again.
         reason = f"paused at step {outcome.paused_at:g} and reported no {objective.metric} there"
         return Ending("Failed", False, replace(line, state="Failed", category=_NO_OBJECTIVE, reason=reason))
-    if outcome.paused_at is not None:
-        return Ending(
-            "Paused", False, replace(line, state="StoppedEarly", value=last, reason="paused and not promoted")
-        )
     if outcome.status == COMPLETE:
-        value = line.metrics.get(objective.metric)
-        if value is not None and math.isfinite(value):
-            return Ending("Complete", False, replace(line, value=value))
-        found = ", ".join(sorted(outcome.metrics)) if value is None else f"{objective.metric} {value}"
-        note = f" ({outcome.result_note})" if outcome.result_note else ""  # It names numbers that are not finite.
-        hint = f", but: {found}" if found else "; return it, or call report_metrics()"
-        reason = shorten(f"reported no {objective.metric}{hint}{note}", _MAX_REASON)
+        if final is not None and math.isfinite(final):
+            return Ending("Complete", False, replace(line, value=final))
+        reason = _explain_no_objective(outcome, objective.metric, final)
         return Ending("Failed", False, replace(line, state="Failed", category=_NO_OBJECTIVE, reason=reason))
     if diagnosis is None:
         return Ending("Lost", False, replace(line, state="Lost"))
     reason = shorten(diagnosis.reason, _MAX_REASON)
     if diagnosis.category is Category.STOPPED_EARLY:
-        value = last if last is not None else line.metrics.get(objective.metric)
+        value = last if last is not None else final
         return Ending("StoppedEarly", False, replace(line, state="StoppedEarly", value=value, reason=reason))
     state: TrialState = "Failed" if diagnosis.category in _OF_PARAMETERS else "Lost"
     ended = replace(line, state=state, category=diagnosis.category.value, reason=reason)
     return Ending(state, diagnosis.retryable, ended)
+
+
+def _explain_no_objective(outcome: Outcome, metric: str, value: float | None) -> str:
+    """Return what a complete trial reported instead of a finite value: ``reported no loss, but: accuracy``."""
+    found = ", ".join(sorted(outcome.metrics)) if value is None else f"{metric} {value}"
+    hint = f", but: {found}" if found else "; return it, or call report_metrics()"
+    note = f" ({outcome.result_note})" if outcome.result_note else ""  # It names numbers that are not finite.
+    return shorten(f"reported no {metric}{hint}{note}", _MAX_REASON)
 
 
 def build_stopped_line(trial: TrialView, reason: str) -> SettledTrial:
@@ -348,25 +349,26 @@ def _build_trials(
     for entry in sorted(entries, key=lambda entry: entry.number):
         if entry.trial is not None and entry.trial not in settled:
             runs.setdefault(entry.trial, []).append(entry)
-    count = 1 + max(max(numbers, default=-1) for numbers in (runs, lines, settled))
-    opened = [number for number in range(count) if number not in settled]
-    views = {
-        number: _build_trial(definition, number, runs.get(number, []), lines.get(number), closing) for number in opened
-    }
-    if not closing:
-        for number, view in views.items():
-            last = runs[number][-1] if number in runs else None
-            is_known = number in lines or (last is not None and last.ending is not None)
-            if view.settled is not None and is_known and not (last and last.is_live):
-                settled[number] = view
-    # By number, as most are settled in this order.
-    return dict(sorted({**settled, **views}.items()))
+    count = 1 + max((-1, *runs, *lines, *settled))
+    trials: dict[int, TrialView] = {}
+    for number in range(count):
+        if number in settled:
+            trials[number] = settled[number]
+            continue
+        trial = _build_trial(definition, number, runs.get(number, []), lines.get(number), closing)
+        trials[number] = trial
+        last = runs[number][-1] if number in runs else None
+        is_known = number in lines or (last is not None and last.ending is not None)
+        if trial.settled is not None and is_known and not closing and not (last and last.is_live):
+            settled[number] = trial
+    return trials
 
 
 def _build_trial(
     definition: SearchDefinition, number: int, runs: Sequence[EntryView], line: SettledTrial | None, closing: bool
 ) -> TrialView:
-    reports = _merge_reports([*(report for run in runs for report in run.reports), *(line.rungs if line else ())])
+    reported = [report for run in runs for report in run.reports]
+    reports = _merge_reports(reported + list(line.rungs if line else ()))
     last = runs[-1] if runs else None
     # One that is recorded as stopped may complete before it is.
     is_complete = last is not None and last.ending is not None and last.ending.state == "Complete"
@@ -401,11 +403,14 @@ def _settle(number: int, line: SettledTrial, reports: tuple[RungReport, ...], ru
 def _add_up(line: SettledTrial, runs: Sequence[EntryView]) -> SettledTrial:
     """Add the time of earlier runs of a trial to that of its last one."""
     earlier = [run.ending.line for run in runs[:-1] if run.ending]
-    seconds = [each.seconds for each in (*earlier, line) if each.seconds is not None]
-    hours = [each.gpu_hours for each in (*earlier, line) if each.gpu_hours is not None]
-    # As in the line, so that they are the same when the job has been deleted.
-    total = [round(sum(each), 4) if each else None for each in (seconds, hours)]
-    return replace(line, seconds=total[0], gpu_hours=total[1])
+    lines = [*earlier, line]
+    return replace(line, seconds=_sum(each.seconds for each in lines), gpu_hours=_sum(each.gpu_hours for each in lines))
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    # Rounded as in the line, so that it is the same when the job has been deleted.
+    return round(sum(present), 4) if present else None
 
 
 def _merge_reports(reports: Iterable[RungReport]) -> tuple[RungReport, ...]:
@@ -436,24 +441,25 @@ def _find_end(
 ) -> str | None:
     """Return why no trial starts, although trials are left."""
     config, objective = definition.trial_config, definition.objective
-    settled = [trial.settled for trial in trials.values() if trial.settled is not None]
-    if objective.goal is not None and any(
-        line.state == "Complete" and line.value is not None and objective.reaches_goal(line.value) for line in settled
-    ):
+    settled = {number: trial.settled for number, trial in trials.items() if trial.settled is not None}
+    values = [line.value for line in settled.values() if line.state == "Complete" and line.value is not None]
+    if any(objective.reaches_goal(value) for value in values):
         return GOAL
-    failed = [line for line in settled if line.state in ("Failed", "Lost") and line.category != Category.DELETED.value]
-    if config.max_failed_trials is not None and len(failed) >= config.max_failed_trials:
+    failed = {
+        number: line.category
+        for number, line in settled.items()
+        if line.state in ("Failed", "Lost") and line.category != Category.DELETED.value
+    }
+    if len(failed) == total or (config.max_failed_trials is not None and len(failed) >= config.max_failed_trials):
         return FAILED
-    if len(failed) == total:
-        return FAILED
-    first = [trials[number].settled for number in range(max(_FIRST_TRIALS, config.parallel_trials)) if number in trials]
-    categories = {line.category if line and line in failed else None for line in first}
-    if len(first) == max(_FIRST_TRIALS, config.parallel_trials) and len(categories) == 1 and None not in categories:
+    first = range(max(_FIRST_TRIALS, config.parallel_trials))
+    categories = {failed.get(number) for number in first}
+    if len(categories) == 1 and None not in categories:  # All of them have failed alike.
         return FAILED
     if not is_timeout:
         return None
     # The trials may have ended in time, and a driver may read them only after it.
-    was_stopped = any(line.reason == _explain_end(TIMEOUT) for line in settled)
+    was_stopped = any(line.reason == _explain_end(TIMEOUT) for line in settled.values())
     return TIMEOUT if len(settled) < total or was_stopped else None
 
 
@@ -480,33 +486,38 @@ def _find_losers(
 
 def _choose_starts(
     definition: SearchDefinition, trials: Mapping[int, TrialView], live: int, total: int, lag: int | None
-) -> list[SearchAction]:
+) -> list[Start]:
     """Return the runs for the free slots: retries, then promotions, then new trials."""
     free = definition.trial_config.parallel_trials - live
     due = [trial for trial in trials.values() if trial.status == "Retrying"]
     starts = [_repeat(definition, trial) for trial in due[: max(0, free)]]
     free -= len(due)
-    policy = definition.stop
-    promotes = isinstance(policy, Asha) and policy.promote
-    promoted: set[tuple[int, int]] = set()
-    if promotes:
-        promoted = {(trial.number, rung) for trial in trials.values() for rung in _list_passed(trial)}
-    while free > 0 and isinstance(policy, Asha) and policy.promote:
-        chosen = _promote(definition, policy, trials, promoted, final=False)
-        if chosen is None:
+    policy = _get_promoting_policy(definition)
+    promoted = {(trial.number, rung) for trial in trials.values() for rung in _list_passed(trial)} if policy else set()
+    while policy and free > 0:
+        promotion = _promote(definition, policy, trials, promoted, final=False)
+        if promotion is None:
             break
-        starts.append(chosen)
+        starts.append(promotion)
         free -= 1
     for number in range(len(trials), min(total, len(trials) + max(0, free))):
         start = _start_new(definition, trials, number, lag)
-        starts += [start] if start else []
+        if start:
+            starts.append(start)
         if definition.uses_history:
             break  # The parameters of the next one depend on those of this one.
-    if not starts and not live and not due and isinstance(policy, Asha) and policy.promote:
-        fully = any(trial.status == "Complete" for trial in trials.values())
-        last = None if fully else _promote(definition, policy, trials, promoted, final=True)
-        starts += [last] if last else []
-    return list(starts)
+    is_idle = not starts and not live and not due
+    if policy and is_idle and not any(trial.status == "Complete" for trial in trials.values()):
+        promotion = _promote(definition, policy, trials, promoted, final=True)
+        if promotion:
+            starts.append(promotion)
+    return starts
+
+
+def _get_promoting_policy(definition: SearchDefinition) -> Asha | None:
+    """Return the policy that runs each trial up to a rung, and promotes the best ones to the next; None without it."""
+    policy = definition.stop
+    return policy if isinstance(policy, Asha) and policy.promote else None
 
 
 def _list_passed(trial: TrialView) -> list[int]:
@@ -534,10 +545,10 @@ def _promote(
 
 def _repeat(definition: SearchDefinition, trial: TrialView) -> Start:
     """Return the next run of a trial whose last one failed, up to the same rung."""
-    policy = definition.stop
-    if isinstance(policy, Asha) and policy.promote:
-        return _build_start(policy, trial.number, trial.parameters, trial.reports[-1].rung + 1 if trial.reports else 0)
-    return Start(trial.number, trial.parameters)
+    policy = _get_promoting_policy(definition)
+    if policy is None:
+        return Start(trial.number, trial.parameters)
+    return _build_start(policy, trial.number, trial.parameters, trial.reports[-1].rung + 1 if trial.reports else 0)
 
 
 def _build_start(policy: Asha, number: int, parameters: Mapping[str, Any] | None, rung: int) -> Start:
@@ -549,10 +560,8 @@ def _start_new(
     definition: SearchDefinition, trials: Mapping[int, TrialView], number: int, lag: int | None
 ) -> Start | None:
     """Return the start of a new trial; None while its parameters need results that do not exist yet."""
-    policy = definition.stop
-    start = Start(number)
-    if isinstance(policy, Asha) and policy.promote:
-        start = _build_start(policy, number, None, 0)
+    policy = _get_promoting_policy(definition)
+    start = _build_start(policy, number, None, 0) if policy else Start(number)
     if not definition.uses_history:
         return start
     settled = [trial.settled for trial in trials.values() if trial.settled is not None]

@@ -24,6 +24,8 @@ STALLED = 124
 #: Seconds between two checks, and most seconds in which a few ranks print their stacks.
 _PAUSE = 5.0
 _STACK_SECONDS = 2.0
+#: Seconds between two looks at what they have printed.
+_STACK_PAUSE = 0.1
 _MAX_LINES = 200
 #: How many times the longest silence of this start is no stall.
 _PATIENCE = 3
@@ -196,7 +198,7 @@ class Attendant:
             if sizes == before and all(size > offset for size, (_, offset) in zip(sizes, asked, strict=True)):
                 return
             before = sizes
-            time.sleep(_STACK_SECONDS / 20)
+            time.sleep(_STACK_PAUSE)
 
     def _read(self) -> None:
         found: dict[int, _Rank] = {}

@@ -113,7 +113,7 @@ class DistributedConfig(BaseOption):
         if policy.pop("managedBy", None) == _MULTIKUEUE:
             spec["managedBy"] = _MULTIKUEUE
         data.pop("run_policy", None)
-        spec["distributed"] = {**data, **({"run_policy": policy} if policy else {})}
+        spec["distributed"] = {**data, "run_policy": policy} if policy else data
 
     def _get_run_policy(self) -> dict[str, Any]:
         """Return the run policy as plain data, after checking it."""

@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -76,7 +75,8 @@ def render_argv(
     if not (s3 or (uri or "").startswith("s3://")):
         left_out.update(_S3_FILES)
     files = {**_read_node_kit(frozenset(left_out)), launching.PAYLOAD: payload, launching.PACKAGES: settings}
-    text = base64.b64encode(zlib.compress(_SEPARATOR.join(chain(*files.items())).encode(), 9)).decode("ascii")
+    joined = _SEPARATOR.join(part for file in files.items() for part in file)  # path, content, path, content, …
+    text = base64.b64encode(zlib.compress(joined.encode(), 9)).decode("ascii")
     if len(text) > _MAX_LENGTH:
         raise UnsupportedError(
             f"trainer.code: {code.entry} and its arguments take {len(text)} characters of container arguments; "
@@ -93,8 +93,10 @@ def find_payload(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the packaged function of a container in a manifest; None without one."""
     for words in _list_arguments(manifest):
         with suppress(ValueError, KeyError, zlib.error):
-            texts = zlib.decompress(base64.b64decode("".join(words[1:]), validate=True)).decode().split(_SEPARATOR)
-            payload: dict[str, Any] = json.loads(dict(zip(texts[::2], texts[1::2], strict=True))[launching.PAYLOAD])
+            compressed = base64.b64decode("".join(words[1:]), validate=True)
+            parts = zlib.decompress(compressed).decode().split(_SEPARATOR)
+            files = dict(zip(parts[::2], parts[1::2], strict=True))
+            payload: dict[str, Any] = json.loads(files[launching.PAYLOAD])
             return payload
     return None
 
@@ -147,18 +149,19 @@ def _strip(text: str) -> str:
 
 def _find_comments(nodes: Sequence[ast.AST], lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
     """Yield row, first and last column of the comments. A tokenizer needs twice the time of the parser."""
-    strings = defaultdict(list)
+    strings = defaultdict(list)  # First and last column of the strings on a row.
     for node in nodes:
         if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))):
-            last_row = (node.end_lineno or 0) - 1
-            for row in range(node.lineno - 1, last_row + 1):
-                first = node.col_offset if row == node.lineno - 1 else 0
-                strings[row].append((first, node.end_col_offset or 0 if row == last_row else len(lines[row])))
+            first_row, last_row = node.lineno - 1, (node.end_lineno or 0) - 1
+            for row in range(first_row, last_row + 1):
+                first = node.col_offset if row == first_row else 0
+                last = node.end_col_offset or 0 if row == last_row else len(lines[row])
+                strings[row].append((first, last))
     for row, line in enumerate(lines):
-        marks = [mark.start() for mark in re.finditer("#", line)]
-        outside = [mark for mark in marks if not any(first <= mark < last for first, last in strings[row])]
-        if outside:
-            yield row, outside[0], len(line)
+        for mark in re.finditer("#", line):
+            if not any(first <= mark.start() < last for first, last in strings[row]):
+                yield row, mark.start(), len(line)
+                break
 
 
 def _find_types(nodes: Sequence[ast.AST], lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:

@@ -51,17 +51,20 @@ def find_module(reference: str, project: Project) -> Module:
     parts = name.split(".")
     for placed in _place(project, parts):
         paths = placed.list_paths()
-        found = [(root, path) for path in paths if (root := _get_root(path, parts)) is not None]
-        found = [(root, path) for root, path in found if not root or f"{root}/__init__.py" not in paths]
+        found: dict[str, str] = {}  # The folder from which the module is imported, by the path of its file.
+        for path in paths:
+            root = _get_root(path, parts)
+            if root is not None and (not root or f"{root}/__init__.py" not in paths):
+                found[path] = root
         if not found:
             continue
-        depth = min(_get_depth(root) for root, _ in found)
-        nearest = [(root, path) for root, path in found if _get_depth(root) == depth]
-        preferred = [each for each in nearest if each[0] == "src"] or nearest
+        depth = min(map(_get_depth, found.values()))
+        nearest = [path for path, root in found.items() if _get_depth(root) == depth]
+        preferred = [path for path in nearest if found[path] == "src"] or nearest
         if len(preferred) > 1:
-            listed = ", ".join(path for _, path in preferred[:_LISTED])
+            listed = ", ".join(preferred[:_LISTED])
             raise ValueError(f"func: {name} is several files of code: {listed}; give code the folder of one of them")
-        root, path = preferred[0]
+        path, root = preferred[0], found[preferred[0]]
         return Module(placed, path, tuple(dict.fromkeys((root, *list_roots(placed)))))
     modules = [path for path in project.list_paths() if path.endswith(f"{parts[-1]}.py")]
     hint = f"; there is {', '.join(modules[:_LISTED])}" if modules else ""

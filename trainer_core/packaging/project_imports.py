@@ -35,6 +35,16 @@ _REQUIREMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
+class _File:
+    """A file that an import runs."""
+
+    path: str
+    #: Package that its relative imports start from.
+    package: str
+    content: bytes
+
+
+@dataclass(frozen=True)
 class _Import:
     line: int
     module: str
@@ -45,28 +55,29 @@ class _Import:
 def find_missing_imports(code: Mapping[str, Any], packages: Sequence[str], has_image: bool) -> Iterator[str]:
     """Yield a line for each import that will fail, except in a ``try`` for ImportError and for type checkers."""
     project = _Modules(read_files(code["project"]), code["project"]["roots"])
-    waiting: list[tuple[str, str, bytes]] = []
+    waiting: list[_File] = []
     if code["kind"] == "reference":
         waiting += project.list_files(str(code["text"]).partition(":")[0])
     elif code["kind"] == "source":
-        waiting.append((str(code["entry"]), "", str(code["text"]).encode()))
-    seen = {path for path, _, _ in waiting}
+        waiting.append(_File(str(code["entry"]), "", str(code["text"]).encode()))
+    seen = {file.path for file in waiting}
     while waiting:
-        path, package, content = waiting.pop(0)
-        for each in _list_imports(content, package):
+        file = waiting.pop(0)
+        for each in _list_imports(file):
             top = each.module.partition(".")[0]
+            what = f"code: {file.path}:{each.line} imports"
             if project.has(top):
                 missing = project.find_missing(each)
                 if missing:
-                    yield f"code: {path}:{each.line} imports {missing}, which does not travel; check the ignore files"
+                    yield f"{what} {missing}, which does not travel; check the ignore files"
                 for found in project.list_imported_files(each):
-                    if found[0] not in seen:
-                        seen.add(found[0])
+                    if found.path not in seen:
+                        seen.add(found.path)
                         waiting.append(found)
             elif not has_image and not _is_installed(top, packages):
                 yield (
-                    f"code: {path}:{each.line} imports {top}, which does not travel and is neither installed here nor "
-                    "in packages_to_install; add it to code or packages_to_install"
+                    f"{what} {top}, which does not travel and is neither installed here nor in packages_to_install; "
+                    "add it to code or packages_to_install"
                 )
 
 
@@ -88,8 +99,8 @@ class _Modules:
         names = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
         return next((name for name in names if not self.has(name)), None)
 
-    def list_files(self, name: str) -> list[tuple[str, str, bytes]]:
-        """Return path, package and content of the files that an import of the module runs."""
+    def list_files(self, name: str) -> list[_File]:
+        """Return the files that an import of the module runs."""
         found = []
         parts = name.split(".")
         for count in range(1, len(parts) + 1):
@@ -97,10 +108,10 @@ class _Modules:
             for path in self._get_paths(module):
                 for file, package in ((f"{path}.py", module.rpartition(".")[0]), (f"{path}/__init__.py", module)):
                     if file in self._files:
-                        found.append((file, package, self._files[file]))
+                        found.append(_File(file, package, self._files[file]))
         return found
 
-    def list_imported_files(self, each: _Import) -> list[tuple[str, str, bytes]]:
+    def list_imported_files(self, each: _Import) -> list[_File]:
         """Return the files of an import, with the modules among the names after ``import``."""
         modules = [each.module, *(f"{each.module}.{name}" for name in each.names)]
         return [file for module in modules for file in self.list_files(module)]
@@ -118,14 +129,14 @@ class _Modules:
         )
 
 
-def _list_imports(content: bytes, package: str) -> list[_Import]:
+def _list_imports(file: _File) -> list[_Import]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # They belong to the import of the module.
         try:
-            tree = ast.parse(content)
+            tree = ast.parse(file.content)
         except (SyntaxError, ValueError):
             return []
-    return sorted(_walk(tree, package), key=lambda each: each.line)
+    return sorted(_walk(tree, file.package), key=lambda each: each.line)
 
 
 def _walk(node: ast.AST, package: str) -> Iterator[_Import]:
@@ -152,7 +163,7 @@ def _to_absolute(node: ast.ImportFrom, package: str) -> str:
         return node.module or ""
     parts = package.split(".") if package else []
     parents = parts[: len(parts) - node.level + 1]
-    return ".".join([*parents, *([node.module] if node.module else [])])
+    return ".".join([*parents, node.module] if node.module else parents)
 
 
 def _handles_import_error(handler: ast.ExceptHandler) -> bool:

@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from trainer_core import validation
@@ -125,6 +125,16 @@ def _read_uv_lock(data: Mapping[str, Any], path: Path) -> list[str]:
     return sorted(_format_locked(packages[index], path) + _format_markers(parts) for index, parts in markers.items())
 
 
+class _Visit(NamedTuple):
+    """A package or one of its extras, in the order in which they are visited."""
+
+    marker_count: int
+    number: int
+    package: int
+    extra: str
+    markers: frozenset[str]
+
+
 def _collect_markers(packages: list[Mapping[str, Any]], root: int) -> dict[int, list[frozenset[str]]]:
     """Return the packages that one of them needs, by index: the smallest sets of markers that must all hold.
 
@@ -135,21 +145,22 @@ def _collect_markers(packages: list[Mapping[str, Any]], root: int) -> dict[int, 
     for index, package in enumerate(packages):
         by_name.setdefault(package.get("name"), []).append(index)
     markers: dict[tuple[int, str], list[frozenset[str]]] = {}
-    queue = [(0, 0, root, "", frozenset[str]())]
-    numbers = itertools.count(1)
+    numbers = itertools.count()
+    queue = [_Visit(0, next(numbers), root, "", frozenset())]
     while queue:
-        *_, index, extra, parts = heapq.heappop(queue)
-        known = markers.setdefault((index, extra), [])
-        if any(other <= parts for other in known):
+        visit = heapq.heappop(queue)
+        known = markers.setdefault((visit.package, visit.extra), [])
+        if any(other <= visit.markers for other in known):
             continue
-        known.append(parts)
-        optional = packages[index].get("optional-dependencies", {})
-        for dependency in optional.get(extra, []) if extra else packages[index].get("dependencies", []):
-            joined = parts | {dependency["marker"]} if dependency.get("marker") else parts
-            for found in by_name.get(dependency.get("name"), []):
-                if _is_meant(dependency, packages[found]):
-                    for wanted in ("", *dependency.get("extra", ())):
-                        heapq.heappush(queue, (len(joined), next(numbers), found, wanted, joined))
+        known.append(visit.markers)
+        package = packages[visit.package]
+        optional = package.get("optional-dependencies", {})
+        for dependency in optional.get(visit.extra, []) if visit.extra else package.get("dependencies", []):
+            joined = visit.markers | {dependency["marker"]} if dependency.get("marker") else visit.markers
+            same_name = by_name.get(dependency.get("name"), [])
+            found = [index for index in same_name if _is_meant(dependency, packages[index])]
+            for index, extra in itertools.product(found, ("", *dependency.get("extra", ()))):
+                heapq.heappush(queue, _Visit(len(joined), next(numbers), index, extra, joined))
     return {index: parts for (index, extra), parts in markers.items() if not extra and index != root}
 
 

@@ -93,7 +93,7 @@ def build_patch(live: Raw, desired: Raw) -> dict[str, Any]:
         _, part, key = path.split(".", 2)
         metadata.setdefault(part, {})[key] = after
     spec = _build_merge_patch(live.get("spec") or {}, desired.get("spec") or {}, "spec")
-    return {**({"metadata": metadata} if metadata else {}), **({"spec": spec} if spec else {})}
+    return {name: part for name, part in (("metadata", metadata), ("spec", spec)) if part}
 
 
 Difference = tuple[str, Any, Any]
@@ -134,8 +134,12 @@ def _is_equal(before: Any, after: Any, path: str) -> bool:
     if _QUANTITIES.search(path) and None not in (before, after):
         return bool(_parse_quantity(before) == _parse_quantity(after))
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        return not any(True for pair in zip(before, after, strict=True) for _ in _list_differences(*pair, f"{path}[]"))
+        return not any(_differ(old, new, f"{path}[]") for old, new in zip(before, after, strict=True))
     return False
+
+
+def _differ(before: Any, after: Any, path: str) -> bool:
+    return next(_list_differences(before, after, path), None) is not None
 
 
 def _get_default(path: str) -> Any:
@@ -181,7 +185,7 @@ def _build_merge_patch(before: Raw, after: Raw, path: str) -> dict[str, Any]:
     patch: dict[str, Any] = {}
     for key in dict.fromkeys([*before, *after]):
         old, new, below = before.get(key), after.get(key), f"{path}.{key}"
-        if not any(True for _ in _list_differences(old, new, below)):
+        if not _differ(old, new, below):
             continue
         # A JSON merge patch replaces lists as a whole.
         if isinstance(old, Mapping) and isinstance(new, Mapping):

@@ -208,7 +208,7 @@ def _get_runtime_fields(main: Raw) -> Raw:
     rest = {key: value for key, value in main.items() if key not in _TRAINER_FIELDS}
     # Trainer uses its own port.
     ports = [port for port in rest.pop("ports", None) or () if port.get("name") != _PORT]
-    return {**rest, **({"ports": ports} if ports else {})}
+    return {**rest, "ports": ports} if ports else rest
 
 
 def _build_runtime(job: Mapping[str, Any], pod: Raw, main: Raw, run_policy: RunPolicy, nodes: int) -> Raw:
@@ -216,25 +216,22 @@ def _build_runtime(job: Mapping[str, Any], pod: Raw, main: Raw, run_policy: RunP
     node = {"name": NODE, "image": main.get("image"), **_get_runtime_fields(main)}
     spec["containers"] = [node if one.get("name") == _MAIN else one for one in spec["containers"]]
     metadata = {key: pod["metadata"][key] for key in ("labels", "annotations") if (pod.get("metadata") or {}).get(key)}
-    template = {**({"metadata": metadata} if metadata else {}), "spec": {**spec, **run_policy.pod}}
-    replicated = {
-        "name": NODE,
-        "template": {
-            "metadata": {"labels": {ANCESTOR_LABEL: TRAINER}},
-            "spec": {**run_policy.job, "template": template},
-        },
-    }
-    jobset = {
-        **({"metadata": run_policy.template} if run_policy.template else {}),
-        "spec": {"replicatedJobs": [replicated]},
-    }
+    pod_template = _build_template(metadata, {**spec, **run_policy.pod})
+    job_template = _build_template({"labels": {ANCESTOR_LABEL: TRAINER}}, {**run_policy.job, "template": pod_template})
+    jobset_template = _build_template(
+        run_policy.template, {"replicatedJobs": [{"name": NODE, "template": job_template}]}
+    )
     name = {key: job["metadata"][key] for key in ("name", "namespace") if job["metadata"].get(key)}
     return {
         "apiVersion": API_VERSION,
         "kind": kinds.TRAINING_RUNTIMES.kind,
         "metadata": {**name, "labels": {FRAMEWORK_LABEL: "torch"}},
-        "spec": {"mlPolicy": {"numNodes": nodes, "torch": {}}, **run_policy.runtime, "template": jobset},
+        "spec": {"mlPolicy": {"numNodes": nodes, "torch": {}}, **run_policy.runtime, "template": jobset_template},
     }
+
+
+def _build_template(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Raw:
+    return {"metadata": metadata, "spec": spec} if metadata else {"spec": spec}
 
 
 def _build_runtime_ref(runtime: Raw | None) -> Raw:
@@ -387,9 +384,7 @@ def convert_command(command: Sequence[str] | None, args: Sequence[str] | None, n
     if not command:
         return _convert_entry_point(args, nodes)
     words = [*command, *(args or ())]
-    starts_torchrun = any(_TORCHRUN.fullmatch(word) or word in _MODULES for word in words) or any(
-        "torchrun" in word or "torch.distributed" in word for word in words if " " in word
-    )
+    starts_torchrun = any(_names_torchrun(word) for word in words)
     renamed = [_rename_variables(word, shell=starts_torchrun) for word in words]
     changed = (_RENAMED,) if renamed != words else ()
     lost = tuple(f"{name} is not set by Trainer" for word in words for name in _ELASTIC.findall(word))
@@ -405,6 +400,13 @@ def _convert_entry_point(args: Sequence[str] | None, nodes: int) -> ConvertedCom
     text = f"Trainer does not set {_OLD} for the image's entry point; set command: [torchrun] and the script in args"
     kept = None if args is None else list(args)
     return ConvertedCommand(None, kept, lost=(text,)) if nodes > 1 else ConvertedCommand(None, kept, changed=(text,))
+
+
+def _names_torchrun(word: str) -> bool:
+    """Return whether a word of a command is torchrun, or the text of a shell that names it."""
+    if " " in word:
+        return "torchrun" in word or "torch.distributed" in word
+    return word in _MODULES or _TORCHRUN.fullmatch(word) is not None
 
 
 def _rename_variables(word: str, shell: bool) -> str:

@@ -316,20 +316,21 @@ def add_initializers(
     storage: StorageParameters | None = None,
 ) -> Manifest:
     """Return the runtime with initializer jobs, and a volume at ``/workspace`` that all jobs share."""
-    initializers = {name: each for name, each in zip(INITIALIZERS, (dataset, model), strict=True) if each is not None}
     existing = [job.name for job in list_replicated_jobs(runtime) if job.name in INITIALIZERS]
-    if not initializers or existing:
-        raise ValueError(
-            f"the runtime already has {', '.join(existing)}" if existing else "pass dataset, model or both"
-        )
+    if existing:
+        raise ValueError(f"the runtime already has {', '.join(existing)}")
+    initializers = {name: each for name, each in zip(INITIALIZERS, (dataset, model), strict=True) if each is not None}
+    if not initializers:
+        raise ValueError("pass dataset, model or both")
     result = copy.deepcopy(dict(runtime))
     template = result["spec"]["template"]["spec"]
     nodes = template["replicatedJobs"]
     # The first training job waits for the initializers; a launcher depends on that job.
     nodes[0]["dependsOn"] = [{"name": name, "status": "Complete"} for name in initializers]
-    for container in (each for job in nodes for each in job["template"]["spec"]["template"]["spec"]["containers"]):
-        container.setdefault("volumeMounts", []).append(_build_mount())
-    template["replicatedJobs"] = [*(_build_initializer(name, each) for name, each in initializers.items()), *nodes]
+    for job in nodes:
+        for container in job["template"]["spec"]["template"]["spec"]["containers"]:
+            container.setdefault("volumeMounts", []).append(_build_mount())
+    template["replicatedJobs"] = [_build_initializer(name, each) for name, each in initializers.items()] + nodes
     _add_storage(template, storage or StorageParameters())
     return result
 

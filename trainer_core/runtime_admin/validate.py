@@ -48,12 +48,7 @@ _ANY: dict[str, Any] = {}
 _STRINGS = [str]
 
 _CONTAINER = {"name": str, "env": [{"name": str}], "volumeMounts": [{"name": str}]}
-_POD = {
-    "containers": [_CONTAINER],
-    "initContainers": [_CONTAINER],
-    "volumes": [{"name": str}],
-    "restartPolicy": str,
-}
+_POD = {"containers": [_CONTAINER], "initContainers": [_CONTAINER], "volumes": [{"name": str}], "restartPolicy": str}
 _JOB = {
     "name": str,
     "replicas": int,

@@ -28,23 +28,8 @@ from typing import TYPE_CHECKING, Any
 from trainer_core import naming
 from trainer_core.change_event import ChangeEvent, wait_any, wait_any_async
 from trainer_core.config import ClusterConfig
-from trainer_core.errors import (
-    BackendUnavailableError,
-    ConflictError,
-    JobNotFoundError,
-    TrainerError,
-    WaitTimeoutError,
-)
-from trainer_core.jobs import (
-    FAILED,
-    Category,
-    Diagnosis,
-    ObjectiveReport,
-    Observation,
-    Outcome,
-    RungValue,
-    TrainJobRef,
-)
+from trainer_core.errors import BackendUnavailableError, ConflictError, JobNotFoundError, TrainerError, WaitTimeoutError
+from trainer_core.jobs import FAILED, Category, Diagnosis, ObjectiveReport, Observation, Outcome, RungValue, TrainJobRef
 from trainer_core.lifecycle import adoption, search as decisions, wait_state
 from trainer_core.lifecycle.search import EntryView, Record, SearchTable, Start, Stop, TrialView
 from trainer_core.request import Owner, SearchEntry, TrainJobRequest

@@ -10,8 +10,6 @@ from trainer_core.errors import InvalidRequestError
 
 #: How a trial ended. Lost: it failed for a reason that says nothing about its parameters, such as a lost node.
 TrialState: TypeAlias = Literal["Complete", "StoppedEarly", "Failed", "Lost"]
-#: States of the trials from which an algorithm learns.
-COUNTED_STATES = ("Complete", "StoppedEarly", "Failed")
 
 
 class RungReport(NamedTuple):

@@ -14,7 +14,7 @@ from trainer_core.lifecycle.search import SearchTable
 from trainer_core.request import SearchEntry, TrainJobRequest
 from trainer_core.search import tables
 from trainer_core.search.definition import SearchDefinition
-from trainer_core.search.history import parse_lines
+from trainer_core.search.history import SettledTrial, parse_lines
 from trainer_core.search.results import Trial
 
 if TYPE_CHECKING:
@@ -74,21 +74,20 @@ def build_snapshot(key: str, jobs: Sequence[SearchJob], generation: str | None, 
     """Return a search from its TrainJobs, of which at least one must be an entry of it."""
     if generation is None:
         generation = find_newest_generation(jobs)
-    entries = sorted(
-        (
-            (request.search, ref, observation)
-            for ref, request, observation in jobs
-            if request.search and request.search.key == key and request.owner and request.owner.generation == generation
-        ),
-        key=lambda entry: entry[0].entry,
-    )
+    entries = [
+        (request.search, ref, observation)
+        for ref, request, observation in jobs
+        if request.search and request.search.key == key and request.owner and request.owner.generation == generation
+    ]
+    entries.sort(key=lambda entry: entry[0].entry)
     newest = find_limits(section for section, _, _ in entries)
     if newest is None:
         raise JobNotFoundError(f"search {key!r} has no TrainJob")
     definition = SearchDefinition.from_dict(newest.definition)
-    lines = {number: line for section, _, _ in entries for number, line in parse_lines(section.settled).items()}
+    lines: dict[int, SettledTrial] = {}
     views = []
     for section, ref, observation in entries:
+        lines.update(parse_lines(section.settled))
         view = decisions.view_entry(ref.name, section)
         if section.kind == "run":
             view = decisions.apply_observation(view, observation, definition, now)

@@ -72,11 +72,7 @@ class _Results:
         results = json.loads(self._path.read_text(encoding="utf-8")) if self._path.exists() else {}
         for name, new in self._results.items():
             before = results.get(name, {})
-            results[name] = {
-                **before,
-                **new,
-                "tests": {**before.get("tests", {}), **new["tests"]},
-            }
+            results[name] = {**before, **new, "tests": {**before.get("tests", {}), **new["tests"]}}
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text(
             json.dumps(results, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8"

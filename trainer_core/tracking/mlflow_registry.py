@@ -314,19 +314,19 @@ class MlflowRegistry(ModelRegistry):
         if best is None or _PROMOTED + alias not in best.tags:
             return False
         # Read after the versions, and twice: a promoter that has just finished is no person.
-        seen = [self._get_model(model)]
-        if seen[0][0].get(alias) == best.number:
+        aliases, tags = self._get_model(model)
+        number = aliases.get(alias)
+        if number == best.number:
             return False
-        seen.append(self._get_model(model))
-        targets = {aliases.get(alias) for aliases, _ in seen}
-        is_moving = any(key.startswith(_MOVING + alias) for _, tags in seen for key in tags)
-        if is_moving or len(targets) > 1 or targets == {best.number}:
+        later_aliases, later_tags = self._get_model(model)
+        is_moving = any(key.startswith(_MOVING + alias) for key in (*tags, *later_tags))
+        if is_moving or later_aliases.get(alias) != number:
             return False
-        target = next((each for each in versions if targets == {each.number}), None)
-        if target is not None or targets == {None}:
-            self._respect_person(model, alias, versions, target, own)
-            return True
-        return False
+        target = next((each for each in versions if each.number == number), None)
+        if target is None and number is not None:
+            return False
+        self._respect_person(model, alias, versions, target, own)
+        return True
 
     def _respect_person(
         self, model: str, alias: str, versions: list[_Version], target: _Version | None, own: int | None

@@ -37,14 +37,7 @@ from trainer_core.secrets import is_secret_name
 from trainer_core.tracking import tags
 from trainer_core.tracking.http_connection import UnreachableError
 from trainer_core.tracking.mlflow_api import MAX_BATCH, get_report_api
-from trainer_core.tracking.run import (
-    Point,
-    RunWriter,
-    bind_run,
-    create_late_run,
-    find_outcome,
-    list_unreported_runs,
-)
+from trainer_core.tracking.run import Point, RunWriter, bind_run, create_late_run, find_outcome, list_unreported_runs
 from trainer_core.tracking.server import MlflowServer, choose_server
 
 _log = logging.getLogger(__name__)

@@ -99,13 +99,14 @@ class RunWriter:
     ) -> None:
         """Send points of curves; those of new metrics with the next report, unless it is the last."""
         waiting = [*self._held, *points]
-        for name, *_ in waiting:
-            self._first_reports.setdefault(name, self._report)
-        is_new = {name: not is_last and first == self._report for name, first in self._first_reports.items()}
-        if len(waiting) > _MAX_HELD:
-            is_new = {}
-        held = [each for each in waiting if is_new.get(each[0]) and _shorten(each[0]) not in self._keys]
-        sent = [each for each in waiting if not is_new.get(each[0]) or _shorten(each[0]) in self._keys]
+        can_hold = not is_last and len(waiting) <= _MAX_HELD
+        held: list[Point] = []
+        sent: list[Point] = []
+        for point in waiting:
+            name, *_ = point
+            is_new = self._first_reports.setdefault(name, self._report) == self._report
+            is_held = can_hold and is_new and _shorten(name) not in self._keys
+            (held if is_held else sent).append(point)
         self._choose_keys({name for name, *_ in sent})
         metrics: list[dict[str, Any]] = [
             {"key": self._keys[_shorten(name)], "value": value, "timestamp": timestamp, "step": at}
@@ -157,14 +158,15 @@ class RunWriter:
             return
         self.load()
         own = set(self._keys.values())
-        chosen = {
-            name: f"{_PREFIX}{key}"[:_MAX_NAME] if key in self._latest and key not in own else key
-            for name, key in fit_names([name for name in new if _shorten(name) not in self._keys], own).items()
-        }
+        chosen = fit_names([name for name in new if _shorten(name) not in self._keys], own)
+        for name, key in chosen.items():
+            if key in self._latest and key not in own:
+                chosen[name] = f"{_PREFIX}{key}"[:_MAX_NAME]
         if announce and chosen:
             self._log((), _build_key_tags(chosen))
         self._keys |= {_shorten(name): key for name, key in chosen.items()}
-        if changed := {name[:_MAX_NAME]: key for name, key in chosen.items() if key not in (name, _PREFIX + name)}:
+        changed = {name[:_MAX_NAME]: key for name, key in chosen.items() if key not in (name, _PREFIX + name)}
+        if changed:
             _log.warning("TrainJob %s: MLflow takes no metrics of such names; stored as %s", self._job, changed)
 
     def _log(self, metrics: Sequence[Mapping[str, Any]], fields: Mapping[str, str]) -> None:

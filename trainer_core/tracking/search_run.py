@@ -17,7 +17,7 @@ from typing import Any
 
 from trainer_core.errors import TrackingError
 from trainer_core.lifecycle import search as decisions
-from trainer_core.lifecycle.search import SearchTable
+from trainer_core.lifecycle.search import SearchTable, TrialView
 from trainer_core.request import Owner, TrackingRequest
 from trainer_core.search import tables
 from trainer_core.search.definition import SearchDefinition
@@ -118,22 +118,29 @@ class SearchRun:
         best, metrics, params = table.best, list(points), {}
         fields = {tags.NOTE: description, tags.SEARCH_LIMITS: json.dumps(self._definition.limits())}
         if best is not None:
-            fields |= {tags.BEST_TRIAL: str(best.number), **({tags.BEST_JOB: best.job} if best.job else {})}
+            fields[tags.BEST_TRIAL] = str(best.number)
+            if best.job:
+                fields[tags.BEST_JOB] = best.job
         if best is not None and status != "RUNNING":
             params = {name: to_text(value) for name, value in best.parameters.items()}
-            values = dict(best.settled.metrics) if best.settled else {}
-            values |= {} if best.value is None else {self._definition.objective.metric: best.value}
-            now = int(time.time() * 1000)
-            metrics += [
-                {"key": key, "value": values[name], "timestamp": now, "step": best.number}
-                for name, key in fit_names(values, {BEST}).items()
-                if math.isfinite(values[name])
-            ]
+            metrics += self._build_final_metrics(best)
         # Parameters of MLflow do not change: those of a search that is extended stay the first ones.
         api.log_batch(run.id, metrics, params, fields)
         if status != run.info.status:
             end: dict[str, Any] = {} if status == "RUNNING" else {"end_time": int(time.time() * 1000)}
             api.post("runs/update", run_id=run.id, status=status, **end)
+
+    def _build_final_metrics(self, best: TrialView) -> list[dict[str, Any]]:
+        """Return the metrics of the best trial, as points at the step that is its number."""
+        values = dict(best.settled.metrics) if best.settled else {}
+        if best.value is not None:
+            values[self._definition.objective.metric] = best.value
+        now = int(time.time() * 1000)
+        return [
+            {"key": key, "value": values[name], "timestamp": now, "step": best.number}
+            for name, key in fit_names(values, {BEST}).items()
+            if math.isfinite(values[name])
+        ]
 
     def _nest_trials(self, api: MlflowApi, parent: MlflowRun) -> None:
         """Nest the trials that were created while the server was away, or below the run of another driver."""

@@ -56,7 +56,8 @@ def build_key(request: TrainJobRequest) -> str:
 
 def build_search_key(key: str, generation: str | None) -> str:
     """Return what the trials of a search have in common, and no other search."""
-    return "/".join((naming.hash_owner_key(key), *(() if generation is None else (generation,))))
+    owner = naming.hash_owner_key(key)
+    return owner if generation is None else f"{owner}/{generation}"
 
 
 def build_identity(request: TrainJobRequest, attempt: int | None) -> dict[str, str]:
@@ -65,36 +66,39 @@ def build_identity(request: TrainJobRequest, attempt: int | None) -> dict[str, s
     identity = {KEY: build_key(request), "trainjob.fingerprint": request.fingerprint()}
     if attempt is not None:
         identity[ATTEMPT] = str(attempt)
-    return {**identity, **({GENERATION: generation} if generation is not None else {})}
+    if generation is not None:
+        identity[GENERATION] = generation
+    return identity
 
 
 def build_run_tags(request: TrainJobRequest, backend: Backend, identity: Mapping[str, str]) -> dict[str, str]:
     tracking = request.tracking
     name = request.require_name()
     code = request.trainer.code if request.trainer else None
+    image = request.trainer.image if request.trainer else None
     own = {
         RUN_NAME: (tracking.run_name if tracking else None) or name,
         "mlflow.source.type": "JOB",
-        "mlflow.source.name": code.entry if code else (request.trainer.image if request.trainer else None) or name,
+        "mlflow.source.name": code.entry if code else image or name,
         "mlflow.user": "trainjob",
         PARENT: tracking.parent_run_id if tracking else None,
         NAME: name,
         BACKEND: backend.name,
         PLACE: backend.get_place(None),
         PARTITION: request.partition,
-        **({"trainjob.owner": request.owner.key} if request.owner else {}),
+        "trainjob.owner": request.owner.key if request.owner else None,
         **identity,
     }
     if request.search is not None and request.owner is not None:
-        own |= {SEARCH: build_search_key(request.search.key, request.owner.generation)}
-        own |= {TRIAL: str(request.search.trial)}
+        own[SEARCH] = build_search_key(request.search.key, request.owner.generation)
+        own[TRIAL] = str(request.search.trial)
     given = tracking.tags if tracking else {}
     return {**given, **{key: value for key, value in own.items() if value}}
 
 
 def build_job_tags(ref: TrainJobRef, place: str | None) -> dict[str, str]:
     tags = {UID: ref.uid, NAME: ref.name, NAMESPACE: ref.namespace, BACKEND: ref.backend}
-    return {**tags, **({PLACE: place} if place else {})}
+    return {**tags, PLACE: place} if place else tags
 
 
 def build_params(request: TrainJobRequest) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trainer_core import checkpoint_location, code_location, naming
-from trainer_core.backends.base import Backend
+from trainer_core.backends.base import COMMON_OPTIONS, Backend
 from trainer_core.backends.container import (
     cleanup,
     engine_discovery,
@@ -71,12 +71,10 @@ class ContainerBackend(Backend):
 
     name: ClassVar[str] = "container"
     restarts_in_place: ClassVar[bool] = True
-    accepts: ClassVar[frozenset[str]] = frozenset(
-        {
-            *("Name", "Labels", "Annotations", "Tracking", "ActiveDeadlineSeconds", "Suspend", "DeleteAfter"),
-            *("TrainerCommand", "TrainerArgs", "RuntimePatch", "Checkpoints", "MoreMemory", "Partition"),
-            *("RestartPolicy", "Stalled", "Reuse"),
-        }
+    accepts: ClassVar[frozenset[str]] = (
+        COMMON_OPTIONS
+        | {"TrainerCommand", "TrainerArgs", "RuntimePatch"}
+        | {"ActiveDeadlineSeconds", "DeleteAfter", "MoreMemory"}
     )
 
     def __init__(self, config: ContainerBackendConfig | None = None) -> None:

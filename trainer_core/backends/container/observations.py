@@ -96,7 +96,10 @@ def get_end_time(job: ContainerJob) -> datetime | None:
 def build_train_job(job: ContainerJob, progress: Progress | None) -> TrainJob:
     request = job.claim["request"]
     metadata, partition = request.get("metadata") or {}, request.get("partition")
-    labels = {**build_partition_labels(partition), **build_reuse_labels(request.get("reuse_key"))}
+    labels = dict(metadata.get("labels") or {})
+    labels.update(build_partition_labels(partition))
+    labels.update(build_reuse_labels(request.get("reuse_key")))
+    diagnosis = job.outcome.diagnosis if job.outcome else None
     return TrainJob(
         name=job.name,
         runtime=_load_runtime(job),
@@ -106,12 +109,12 @@ def build_train_job(job: ContainerJob, progress: Progress | None) -> TrainJob:
         status=get_status(job),
         uid=job.uid,
         namespace=job.namespace,
-        labels={**(metadata.get("labels") or {}), **labels},
+        labels=labels,
         annotations={**(metadata.get("annotations") or {}), **build_partition_annotations(partition)},
         started=get_start_time(job),
         finished=get_end_time(job),
         progress=progress,
-        reason=str(job.outcome.diagnosis) if job.outcome and job.outcome.diagnosis else _describe_restart(job),
+        reason=str(diagnosis) if diagnosis else _describe_restart(job),
     )
 
 

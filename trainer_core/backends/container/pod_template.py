@@ -52,15 +52,18 @@ def get_container_settings(pod: Mapping[str, Any]) -> dict[str, Any]:
     """Return mounts, shared memory, environment, user, capabilities and working directory of the training container."""
     container = get_node_container(pod)
     volumes = {volume["name"]: volume for volume in pod.get("volumes") or ()}
-    mounts = [_convert_mount(mount, volumes) for mount in container.get("volumeMounts") or ()]
-    shared = next((mount for mount in mounts if mount and mount["target"] == _SHARED_MEMORY), None)
-    return {
-        "env": dict(_list_env(container)),
-        "mounts": [mount for mount in mounts if mount and mount is not shared],
-        **({"shm_size": shared["size"]} if shared and shared.get("size") else {}),
-        **_get_security(pod, container),
-        **({"working_dir": container["workingDir"]} if container.get("workingDir") else {}),
-    }
+    converted = [_convert_mount(mount, volumes) for mount in container.get("volumeMounts") or ()]
+    mounts = [mount for mount in converted if mount is not None]
+    settings: dict[str, Any] = {"env": dict(_list_env(container)), "mounts": mounts}
+    shared = next((mount for mount in mounts if mount["target"] == _SHARED_MEMORY), None)
+    if shared:
+        mounts.remove(shared)
+        if shared.get("size"):
+            settings["shm_size"] = shared["size"]
+    settings.update(_get_security(pod, container))
+    if container.get("workingDir"):
+        settings["working_dir"] = container["workingDir"]
+    return settings
 
 
 def get_limits(requested: Mapping[str, Any], container: Mapping[str, Any]) -> dict[str, Any]:

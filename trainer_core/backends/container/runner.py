@@ -18,12 +18,7 @@ from typing import Any
 from trainer_core.backends.container import create_request, job_journal, names, outcome
 from trainer_core.backends.container.copy_task import CopyTask
 from trainer_core.backends.container.create_request import CreateInputs
-from trainer_core.backends.container.engine import (
-    Engine,
-    EngineConflictError,
-    EngineNotFoundError,
-    EngineRequestError,
-)
+from trainer_core.backends.container.engine import Engine, EngineConflictError, EngineNotFoundError, EngineRequestError
 from trainer_core.backends.container.job_journal import Container, ContainerJob
 from trainer_core.backends.container.observations import parse_request
 from trainer_core.backends.container.plan import CODE_PATH, COPY, FETCH, NODE, restore_commands
@@ -79,21 +74,22 @@ class ContainerJobRunner:
         """Read the state of the job, execute the next action and return it."""
         job = self._store.get(self._ref)
         action = next_action(job, self._engine.now())
-        if isinstance(action, Stop):
-            # After the failure of a node the other ones cannot save a checkpoint.
-            has_ended = job.outcome is not None and not _is_cancelled(job.outcome)
-            failed = has_ended or job.waiting_restart is not None
-            stop_containers(self._engine, action.containers, None if failed else job.plan.get("grace_seconds"))
-        elif isinstance(action, Done):
-            self._erase_credentials(job)
-        elif isinstance(action, Copy):
-            return self._continue_copy(job, action)
-        elif isinstance(action, Start):
-            self._start_or_fail(job, action)
-        elif isinstance(action, Complete):
-            self._record_end(job, outcome.build_complete_entry(job, self._engine))
-        elif isinstance(action, Fail):
-            self._fail(job, action)
+        match action:
+            case Stop():
+                # After the failure of a node the other ones cannot save a checkpoint.
+                has_ended = job.outcome is not None and not _is_cancelled(job.outcome)
+                failed = has_ended or job.waiting_restart is not None
+                stop_containers(self._engine, action.containers, None if failed else job.plan.get("grace_seconds"))
+            case Done():
+                self._erase_credentials(job)
+            case Copy():
+                return self._continue_copy(job, action)
+            case Start():
+                self._start_or_fail(job, action)
+            case Complete():
+                self._record_end(job, outcome.build_complete_entry(job, self._engine))
+            case Fail():
+                self._fail(job, action)
         return action
 
     def _record_end(self, job: ContainerJob, entry: Mapping[str, Any]) -> None:

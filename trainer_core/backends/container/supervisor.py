@@ -38,9 +38,7 @@ def launch_supervisor(ref: TrainJobRef, config: Mapping[str, Any], secrets: Mapp
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         finished = start_supervisor(
-            __name__,
-            [],
-            stdin=json.dumps({"ref": ref.to_dict(), "config": config, "secrets": dict(secrets)}),
+            __name__, [], stdin=json.dumps({"ref": ref.to_dict(), "config": config, "secrets": dict(secrets)})
         )
     except OSError as error:
         raise BackendUnavailableError(f"supervisor of TrainJob {ref.name!r} cannot be started: {error}") from error

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from trainer_core import checkpoint_location, code_location, naming
 from trainer_core.backends import initializer_sources
-from trainer_core.backends.base import Backend, NameTakenError
+from trainer_core.backends.base import COMMON_OPTIONS, Backend, NameTakenError
 from trainer_core.backends.environment_secrets import read_secrets
 from trainer_core.backends.follower import Follower
 from trainer_core.backends.local import host, local_versions, logs, observations, processes, runtimes
@@ -72,12 +72,7 @@ class LocalProcessBackend(Backend):
 
     name: ClassVar[str] = "local"
     restarts_in_place: ClassVar[bool] = True
-    accepts: ClassVar[frozenset[str]] = frozenset(
-        {
-            *("Name", "Labels", "Annotations", "ActiveDeadlineSeconds", "StartWithin", "Suspend", "Checkpoints"),
-            *("Partition", "Tracking", "RestartPolicy", "Stalled", "Reuse"),
-        }
-    )
+    accepts: ClassVar[frozenset[str]] = COMMON_OPTIONS | {"ActiveDeadlineSeconds", "StartWithin"}
 
     def __init__(self, config: LocalProcessBackendConfig | None = None) -> None:
         self._config = config or LocalProcessBackendConfig()

@@ -30,11 +30,13 @@ _SESSION = re.compile(
 
 
 def read_versions(request: TrainJobRequest, runtime: LocalRuntime) -> Versions:
-    folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
-    packages: dict[str, str] = {}
+    folders = site.getsitepackages()
+    if site.ENABLE_USER_SITE:
+        folders = [*folders, site.getusersitepackages()]
     unknown = [
         f"{line}: a .pth file adds this folder to the modules, which has no version" for line in _list_added(folders)
     ]
+    packages: dict[str, str] = {}
     for package in metadata.distributions(path=folders):
         name = package.metadata["Name"]
         if name == _OWN or name in packages:  # The first one on the path is imported.
@@ -49,28 +51,26 @@ def read_versions(request: TrainJobRequest, runtime: LocalRuntime) -> Versions:
     job_env = request.trainer.env if request.trainer else {}
     if any("PYTHONPATH" in each for each in (os.environ, job_env, runtime.env)):
         unknown.append("PYTHONPATH: the modules below it have no version")
-    parts = {
-        "python": [platform.python_implementation(), platform.python_version(), platform.machine()],
-        "packages": packages,
-        "runtime": asdict(runtime),
-        "environment": {
-            name: value
-            for name, value in os.environ.items()
-            if name not in job_env and not _SESSION.fullmatch(name) and not is_secret_name(name)
-        },
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in job_env and not _SESSION.fullmatch(name) and not is_secret_name(name)
     }
+    python = [platform.python_implementation(), platform.python_version(), platform.machine()]
+    parts = {"python": python, "packages": packages, "runtime": asdict(runtime), "environment": environment}
     return Versions(parts, tuple(unknown))
 
 
 def _list_added(folders: list[str]) -> Iterator[str]:
     """Yield the folders that ``.pth`` files add to the modules."""
-    for path in (each for folder in folders for each in sorted(Path(folder).glob("*.pth"))):
-        if _OWN.replace("-", "_") in path.name:
-            continue
-        for line in path.read_text(errors="replace").splitlines():
-            text = line.strip()
-            if text and not text.startswith(("#", "import ", "import\t")) and (path.parent / text).is_dir():
-                yield text
+    for folder in folders:
+        for path in sorted(Path(folder).glob("*.pth")):
+            if _OWN.replace("-", "_") in path.name:
+                continue
+            for line in path.read_text(errors="replace").splitlines():
+                text = line.strip()
+                if text and not text.startswith(("#", "import ", "import\t")) and (path.parent / text).is_dir():
+                    yield text
 
 
 def _is_folder(direct_url: str) -> bool:

@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import Any, ClassVar
 
 from trainer_core.backend_fields.runai_workload import TrainingWorkloadSpec
+from trainer_core.backends.base import COMMON_OPTIONS
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
 from trainer_core.backends.runai import manifest, parse, runtime_templates, validation
 from trainer_core.backends.runai.parse import JOB_LABEL, Phases
@@ -38,12 +39,10 @@ class RunaiBackend(BaseKubernetesBackend):
     """
 
     name: ClassVar[str] = "runai"
-    accepts: ClassVar[frozenset[str]] = frozenset(
-        {
-            *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "Partition"),
-            *("StartWithin", "Suspend", "DeleteAfter", "RunaiSpec", "RunaiMasterSpec", "Checkpoints", "MoreMemory"),
-            *("RestartPolicy", "Stalled", "Reuse"),
-        }
+    accepts: ClassVar[frozenset[str]] = (
+        COMMON_OPTIONS
+        | {"TrainerCommand", "TrainerArgs", "RunaiSpec", "RunaiMasterSpec"}
+        | {"StartWithin", "DeleteAfter", "MoreMemory"}
     )
 
     def __init__(self, config: RunaiBackendConfig) -> None:

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import Any, ClassVar
 
+from trainer_core.backends.base import COMMON_OPTIONS
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
 from trainer_core.backends.trainer_v2 import manifest, schema_compat, validation
 from trainer_core.backends.trainer_v2.parse import parse_job
@@ -57,13 +58,11 @@ class KubernetesBackend(BaseKubernetesBackend):
     """TrainJobs of Kubeflow Trainer v2 on a Kubernetes cluster."""
 
     name: ClassVar[str] = "kubernetes"
-    accepts: ClassVar[frozenset[str]] = frozenset(
-        {
-            *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
-            *("ActiveDeadlineSeconds", "StartWithin", "Suspend", "ManagedBy", "DeleteAfter", "Workspace", "MoreMemory"),
-            *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "Checkpoints"),
-            *("Partition", "RestartPolicy", "Stalled", "Reuse"),
-        }
+    accepts: ClassVar[frozenset[str]] = (
+        COMMON_OPTIONS
+        | {"TrainerCommand", "TrainerArgs", "RuntimePatch", "DistributedConfig", "Workspace"}
+        | {"QueueName", "PriorityClass", "GangScheduling", "ManagedBy"}
+        | {"ActiveDeadlineSeconds", "StartWithin", "DeleteAfter", "MoreMemory"}
     )
 
     def __init__(self, config: KubernetesBackendConfig | None = None) -> None:

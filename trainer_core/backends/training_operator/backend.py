@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
+from trainer_core.backends.base import COMMON_OPTIONS
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
 from trainer_core.backends.training_operator import manifest, runtime_templates, validation
 from trainer_core.backends.training_operator.parse import JOB_NAME_LABEL, parse_job, parse_pod
@@ -51,13 +52,11 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
     """PyTorchJobs (``kubeflow.org/v1``) on a Kubernetes cluster with the Training Operator."""
 
     name: ClassVar[str] = "training-operator"
-    accepts: ClassVar[frozenset[str]] = frozenset(
-        {
-            *("Name", "Labels", "Annotations", "Tracking", "TrainerCommand", "TrainerArgs", "RuntimePatch"),
-            *("ActiveDeadlineSeconds", "StartWithin", "Suspend", "ManagedBy", "DeleteAfter", "Workspace", "MoreMemory"),
-            *("QueueName", "PriorityClass", "GangScheduling", "DistributedConfig", "PyTorchJobSpec", "Checkpoints"),
-            *("Partition", "RestartPolicy", "Stalled", "Reuse"),
-        }
+    accepts: ClassVar[frozenset[str]] = (
+        COMMON_OPTIONS
+        | {"TrainerCommand", "TrainerArgs", "RuntimePatch", "DistributedConfig", "PyTorchJobSpec", "Workspace"}
+        | {"QueueName", "PriorityClass", "GangScheduling", "ManagedBy"}
+        | {"ActiveDeadlineSeconds", "StartWithin", "DeleteAfter", "MoreMemory"}
     )
 
     def __init__(self, config: TrainingOperatorBackendConfig | None = None) -> None:

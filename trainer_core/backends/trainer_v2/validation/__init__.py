@@ -15,12 +15,7 @@ from trainer_core.backends.trainer_v2.schema_compat import TrainJobSchema
 from trainer_core.backends.trainer_v2.validation import runtime_patches, torchtune
 from trainer_core.errors import UnsupportedError
 from trainer_core.k8s import runtimes
-from trainer_core.k8s.manifest_common import (
-    PVC_SCHEME,
-    build_trainer_env,
-    check_pvc_uri,
-    check_reserved_metadata,
-)
+from trainer_core.k8s.manifest_common import PVC_SCHEME, build_trainer_env, check_pvc_uri, check_reserved_metadata
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.validation import check_reserved_env
 
