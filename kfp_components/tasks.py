@@ -263,7 +263,7 @@ def wait_task(*, metrics: Sequence[str] = (), **inputs: Any) -> dsl.PipelineTask
 def _check_constants(inputs: Mapping[str, Any]) -> None:
     """Refuse constants that the step or KFP's database does not take; pipeline parameters are not known here."""
     # KFP refuses values of other types.
-    numbers = {name: value for name, value in inputs.items() if isinstance(value, int)}
+    numbers: dict[str, Any] = {name: value for name, value in inputs.items() if isinstance(value, int)}
     WaitInputs(**{field.name: numbers[field.name] for field in fields(WaitInputs) if field.name in numbers})
     for name in ("num_nodes", "num_proc_per_node"):
         validation.check_count(name, numbers.get(name), minimum=0)

@@ -8,10 +8,10 @@ import io
 import json
 import os
 import socket
-import threading
 import ssl
 import stat
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
