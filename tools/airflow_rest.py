@@ -25,7 +25,7 @@ class Api:
 
     def __init__(self, airflow: AirflowHere) -> None:
         # On two busy cores, a response can take long.
-        self._http = httpx.Client(base_url=airflow.url, timeout=60, trust_env=False)
+        self._http = httpx.Client(base_url=airflow.url, timeout=300, trust_env=False)
         token = self.request("POST", "/auth/token", {"username": "admin", "password": airflow.password})["access_token"]
         self._http.headers["Authorization"] = f"Bearer {token}"
 
@@ -92,7 +92,7 @@ class Run:
         self._api.request("PATCH", self._path, {"state": "failed"})
 
     def wait(self) -> None:
-        wait_until(lambda: self.state() in ("success", "failed"), f"the run of {self.dag} ends", timeout=240)
+        wait_until(lambda: self.state() in ("success", "failed"), f"the run of {self.dag} ends")
 
     def tasks(self) -> list[Json]:
         """Return its task instances in the order of their start."""

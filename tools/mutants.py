@@ -50,6 +50,7 @@ MODULES = {
     "trainer_core/lifecycle/attempt_memory.py": "unit/test_attempt_memory.py",
     "trainer_core/lifecycle/next_attempt.py": "unit/test_attempts.py",
     "trainer_core/lifecycle/debugging.py": "unit/test_debugging.py",
+    "trainer_core/lifecycle/reuse.py": "unit/test_reuse.py",
     "trainer_core/client/attempts.py": "unit/test_attempts.py kubernetes/test_k8s_restart_policy.py::"
     "test_the_next_attempt_has_the_files_of_the_project_which_are_in_the_arguments_of_the_first",
     "trainer_core/restart_rules.py": "unit/test_restart_policy.py",
@@ -76,6 +77,10 @@ MODULES = {
     "local/test_suspend_resume.py local/test_local_fetching.py local/test_job_queue.py",
     "trainer_core/backends/container/outcome.py": "containers/test_container_observation.py "
     "containers/test_container_reconcile.py",
+    "trainer_core/backends/container/reconcile.py": "containers/test_container_reconcile.py",
+    "trainer_core/backends/container/observations.py": "containers/test_container_observation.py",
+    "trainer_core/backends/runai/parse.py": "runai/test_runai_parse.py",
+    "trainer_core/backends/runai/validation.py": "runai/test_runai_validation.py runai/test_runai_manifest.py",
     "trainer_core/k8s/failure_facts.py": "kubernetes/test_k8s_failure_facts.py "
     "kubernetes/test_k8s_pod_state.py kubernetes/test_k8s_recorded_outcomes.py kubernetes/test_k8s_job_scenarios.py",
     "trainer_core/k8s/pod_state.py": "kubernetes/test_k8s_pod_state.py kubernetes/test_k8s_failure_facts.py "
@@ -105,8 +110,11 @@ MODULES = {
     "trainer_core/tracking/run.py": "tracking/test_run_writer.py tracking/test_late_runs.py tracking/test_binding.py",
     "trainer_core/fetch/s3/download.py": "fetch/test_fetch_s3.py fetch/test_fetch_s3_faults.py",
     "airflow_provider/operators/trainjob.py": "airflow/test_operator.py airflow/test_reused_results.py",
+    "airflow_provider/sensors/trainjob.py": "airflow/test_sensor.py",
+    "airflow_provider/hooks/trainjob.py": "airflow/test_hook.py",
     "airflow_provider/trigger_event.py": "airflow/test_trigger.py",
     "airflow_provider/triggers/trainjob.py": "airflow/test_trigger.py airflow/test_trigger_on_kill.py",
+    "kfp_components/step/executor_input.py": "kfp/test_kfp_executor.py",
     "kfp_components/step/outputs.py": "kfp/test_kfp_outputs.py kfp/test_kfp_executor.py kfp/test_kfp_wait.py",
     "kfp_components/step/wait.py": "kfp/test_kfp_wait.py kfp/test_kfp_follow.py",
 }

@@ -109,8 +109,10 @@ def test_a_connection_that_the_execution_api_does_not_know_is_missing(execution_
 
 
 def test_a_connection_provides_backend_and_settings(connection, tmp_path):
-    connection("cluster", backend="kubernetes", namespace="ml", context="")
+    connection("cluster", backend="kubernetes", namespace="ml", context="", in_cluster=False)
     assert TrainJobHook("cluster").config == KubernetesBackendConfig(namespace="ml")
+    connection("here", backend="kubernetes", namespace="ml", in_cluster=True)
+    assert TrainJobHook("here").config == KubernetesBackendConfig(namespace="ml", in_cluster=True)
 
 
 def test_settings_of_the_dag_override_those_of_the_connection(connection):
@@ -177,6 +179,16 @@ def test_testing_a_connection_reports_failed_checks(connection):
     assert "unknown backend 'nowhere'" in message
 
 
+def test_testing_a_connection_reports_what_fails_with_the_remedy_and_nothing_else(connection, tmp_path):
+    (tmp_path / "file").touch()
+    connection("broken", backend="local", home=str(tmp_path / "file" / "home"))
+    ok, message = TrainJobHook("broken").test_connection()
+    first, *checks = message.splitlines()
+    assert (ok, first, len(checks)) == (False, "The local backend cannot run TrainJobs.", 1)
+    assert checks[0].startswith(f"home missing: {tmp_path}/file/home cannot be written")
+    assert checks[0].endswith("(set TRAINJOB_HOME or --home)")
+
+
 def test_creating_a_hook_does_not_read_the_connection():
     assert TrainJobHook("does_not_exist").trainjob_conn_id == "does_not_exist"
 
@@ -184,7 +196,8 @@ def test_creating_a_hook_does_not_read_the_connection():
 def test_a_kubeconfig_in_the_connection_is_used_masked_and_read_again_by_the_triggerer(connection, tmp_path):
     with Cluster(namespaces=["team"], controllers=False) as cluster:
         text = cluster.kubeconfig(tmp_path / "config", "team").read_text()
-        connection("inline", backend="kubernetes", kube_config=text)
+        # A second document is not used.
+        connection("inline", backend="kubernetes", kube_config=f"{text}---\nusers: []\n")
         hook = TrainJobHook("inline", backend_config={"namespace": "team"})
         assert hook.client.list_jobs() == []
         kwargs = json.loads(json.dumps(hook.to_trigger_kwargs()))

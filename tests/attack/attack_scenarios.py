@@ -470,7 +470,7 @@ for pauses in map(int, sys.argv[1:]):
     for _ in range(pauses):  # Not one pause, which would be over after the time in which the process is stopped.
         time.sleep(0.01)
 """
-#: Seconds without progress until a node is ended; its ranks report progress every half of a second at most.
+#: Seconds without progress until a node is ended; its ranks report progress after ten waits for a processor at most.
 _AFTER = 2.0
 
 
@@ -482,7 +482,7 @@ def keep_busy_nodes(rounds: int, chance: random.Random, folder: Path) -> list[st
 
     def live(number: int, seed: int) -> str | None:
         own = random.Random(seed)  # noqa: S311 -- a seed to repeat the choices
-        pauses = [str(own.randint(1, 50)) for _ in range(20)]
+        pauses = [str(own.randint(1, 10)) for _ in range(100)]
         command = [sys.executable, "-c", _NODE, f"{_AFTER:g}", _RANK, *pauses]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
         node = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)

@@ -10,7 +10,9 @@ from trainer_core.backends.container.job_journal import Container, ContainerJob,
 from trainer_core.backends.container.plan import render_plan, strip_commands
 from trainer_core.backends.container.runtimes import RuntimeCatalog
 from trainer_core.config import ContainerBackendConfig
-from trainer_core.lifecycle.diagnosis import Facts
+from trainer_core.jobs import Category, Diagnosis
+from trainer_core.lifecycle.diagnosis import Facts, build_failed_outcome
+from trainer_core.lifecycle.restart_policy import get_attempt_restarts
 from trainer_core.packaging import serializer
 from trainer_core.request import TrainJobRequest
 from trainer_core.testing.training_functions import return_value
@@ -60,6 +62,15 @@ def with_containers(job: ContainerJob, *containers: Container) -> ContainerJob:
 def add_entry(job: ContainerJob, kind: str, seconds: float = 0, **data) -> ContainerJob:
     entry = JournalEntry(len(job.entries), kind, at(seconds), data)
     return replace(job, entries=(*job.entries, entry))
+
+
+def job_to_restart(**fields) -> ContainerJob:
+    """Return a job whose two nodes are started again 10 seconds after a failure, 30 seconds after its begin."""
+    request = build_request(trainer={"num_nodes": 2}, restart_policy={"free": ["NodeLost"]}, **fields)
+    diagnosis = Diagnosis(category=Category.NODE_LOST, reason="it is gone", retryable=True)
+    times = {"started_at": at(0).isoformat(), "finished_at": at(30).isoformat()}
+    failed = build_failed_outcome(build_job().ref, diagnosis, restarts=get_attempt_restarts(request), **times)
+    return add_entry(build_job(request), job_journal.RESTART, seconds=30, outcome=failed.to_dict(), delay=10)
 
 
 def end(job: ContainerJob) -> ContainerJob:

@@ -6,7 +6,18 @@ import json
 from dataclasses import replace
 
 import pytest
-from container_jobs import add_entry, at, build_job, build_request, end, exited, new, running, with_containers
+from container_jobs import (
+    add_entry,
+    at,
+    build_job,
+    build_request,
+    end,
+    exited,
+    job_to_restart,
+    new,
+    running,
+    with_containers,
+)
 
 from trainer_core.backends.container import job_journal, names, observations, outcome, timestamps
 from trainer_core.backends.container.engine import EngineRequestError
@@ -88,6 +99,13 @@ def test_events_are_listed_oldest_first():
     events = observations.list_events(end(job))
     assert [event.reason for event in events] == ["Created", "Pulling", "Started", "Started", "Ended", "Failed"]
     assert [event.type for event in events][-2:] == ["Warning", "Warning"]
+
+
+def test_a_job_that_is_started_again_has_an_event_with_the_delay_and_the_reason():
+    created, restarting = observations.list_events(job_to_restart())
+    assert (created.reason, restarting.reason) == ("Created", "Restarting")
+    why = "NodeLost: it is gone; a restart that is not counted follows"
+    assert restarting.message == f"TrainJob is started again in 10 s: {why}"
 
 
 def test_a_note_does_not_change_the_next_action():

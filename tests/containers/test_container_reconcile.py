@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import pytest
-from container_jobs import add_entry, at, build_job, build_request, end, exited, new, running, with_containers
+from container_jobs import (
+    add_entry,
+    at,
+    build_job,
+    build_request,
+    end,
+    exited,
+    job_to_restart,
+    new,
+    running,
+    with_containers,
+)
 
 from trainer_core.backends.container import job_journal, outcome
 from trainer_core.backends.container.reconcile import Complete, Copy, Done, Fail, Start, Stop, Wait, next_action
-from trainer_core.jobs import Diagnosis, Restarts
-from trainer_core.lifecycle.diagnosis import Category, build_failed_outcome, diagnose
-from trainer_core.lifecycle.restart_policy import get_attempt_restarts
+from trainer_core.jobs import Restarts
+from trainer_core.lifecycle.diagnosis import Category, diagnose
+from trainer_core.request import TrainJobRequest
 
 
 def step_names(action):
@@ -142,6 +153,19 @@ def test_a_job_whose_functions_returned_while_it_was_suspended_is_complete():
     assert next_action(with_containers(job, exited("node-0"), exited("node-1", code=143)), at(2)) == Wait()
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        TrainJobRequest.parse({"name": "digits", "trainer": {"kind": "container", "image": "train:1"}}),
+        request_with_dataset().model_copy(update={"trainer": None}),
+    ],
+    ids=["an image", "no training"],
+)
+def test_a_suspended_job_without_a_function_is_not_complete_when_its_containers_end_with_0(request_):
+    job = add_entry(build_job(request_), job_journal.SUSPEND)
+    assert next_action(with_containers(job, exited("node-0"), exited("dataset-initializer")), at(2)) == Wait()
+
+
 def test_a_resumed_job_runs_all_nodes_again_including_those_that_succeeded():
     job = add_entry(add_entry(job_with_two_nodes(), job_journal.SUSPEND), job_journal.RESUME)
     action = next_action(with_containers(job, exited("node-0"), exited("node-1", code=-15)), at(2))
@@ -170,15 +194,6 @@ def test_suspended_time_does_not_count_for_the_deadline():
     job = build_job(build_request(active_deadline_seconds=5))
     job = add_entry(add_entry(job, job_journal.SUSPEND, seconds=4), job_journal.RESUME, seconds=100)
     assert next_action(with_containers(job, running("node-0", run=1)), at(103)) == Wait(2.0)
-
-
-def job_to_restart(**fields):
-    """Return a job whose two nodes are started again 10 seconds after a failure, 30 seconds after its begin."""
-    request = build_request(trainer={"num_nodes": 2}, restart_policy={"free": ["NodeLost"]}, **fields)
-    diagnosis = Diagnosis(category=Category.NODE_LOST, reason="it is gone", retryable=True)
-    times = {"started_at": at(0).isoformat(), "finished_at": at(30).isoformat()}
-    failed = build_failed_outcome(build_job().ref, diagnosis, restarts=get_attempt_restarts(request), **times)
-    return add_entry(build_job(request), job_journal.RESTART, seconds=30, outcome=failed.to_dict(), delay=10)
 
 
 def test_nodes_of_a_failed_start_are_stopped_and_after_the_delay_all_are_started_again():

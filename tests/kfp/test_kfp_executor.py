@@ -200,6 +200,11 @@ def test_nan_and_infinity_become_null(tmp_path):
     assert json.loads((tmp_path / "n").read_text()) == {"loss": None, "all": [None]}
 
 
+def test_text_with_a_list_that_is_nested_too_deeply_is_refused_in_one_line():
+    with pytest.raises(ValueError, match=r"^input 'names' contains itself, or is nested more than 100 levels"):
+        argument("names", "[" * 200 + "]" * 200)
+
+
 def test_broken_json_says_what_may_have_broken_it():
     with pytest.raises(InvalidRequestError, match="make the whole dict a pipeline parameter"):
         Task.parse('{"inputs": {"parameterValues": {"d": {"n": "a"b"}}}}')

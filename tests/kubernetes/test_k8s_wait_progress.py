@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 from k8s_scene import a_request, a_stage, asked, seen
 
+from trainer_core.backends import watch_follower
 from trainer_core.errors import BackendUnavailableError
 from trainer_core.k8s import job_reader, resources
 
@@ -92,6 +93,7 @@ def observes_again(follower):
 
 def test_the_events_of_a_job_whose_container_is_created_are_not_listed_for_each_observation(monkeypatch):
     monkeypatch.setattr(job_reader, "_EVENTS_TIME_SHARE", float("inf"))
+    monkeypatch.setattr(watch_follower, "_NO_PODS_SECONDS", 600.0)
     with a_stage("complete", delay=None) as (cluster, client):
         ref = client.submit(a_request())
         cluster.until(lambda: cluster.objects(resources.PODS, "default"))

@@ -53,6 +53,10 @@ REFUSED = {
         {"trainer": {**CONTAINER, "resources_per_node": {"mig-1g.5gb": 2}}},
         "a workload has one MIG slice",
     ),
+    "a long grace": (
+        {"checkpoints": {"every_steps": 1, "grace": 31}},
+        "Checkpoints grace: Run:ai has no field for it and ends pods after 30 s; use at most 30",
+    ),
     "several processes": ({"trainer": {**FUNCTION, "num_proc_per_node": 2}}, "always starts 1 process on each node"),
     "a recipe on a plain runtime": ({"trainer": RECIPE}, "BuiltinTrainer can't be used with python runtime"),
     "no trainer": ({"trainer": None}, "runtime 'python' has no command"),
@@ -122,6 +126,13 @@ def test_a_name_that_is_too_long_for_its_service_is_refused():
     request = build_request().model_copy(update={"name": "n" * 49})
     with pytest.raises(UnsupportedError, match="use at most 48"):
         render(request)
+
+
+def test_what_a_workload_can_just_express_is_accepted():
+    trainer = {**CONTAINER, "resources_per_node": {"cpu": 4, "mig-1g.5gb": 1}}
+    checkpoints = {"uri": "s3://bucket/runs", "every_steps": 1, "grace": 30}
+    request = build_request(trainer=trainer, checkpoints=checkpoints)
+    assert render(request.model_copy(update={"name": "n" * 48}))["metadata"]["name"] == "n" * 48
 
 
 def test_fields_of_the_master_that_contradict_the_request_are_refused():
