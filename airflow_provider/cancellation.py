@@ -62,7 +62,7 @@ def cancel_pending(client: TrainerClient, log: Any) -> None:
 
     for name, error in pending_cancellations.cancel_pending(client):
         if error is None:
-            log.info("TrainJob %s is cancelled: the backend did not answer when its task was ended", name)
+            log.info("TrainJob %s is cancelled: its task was ended, and its cancellation was not confirmed yet", name)
         else:
             log.warning("TrainJob %s is still to be cancelled: %s", name, error)
 

@@ -20,6 +20,8 @@ from trainer_core.readable_log import ReadableLog
 POLL_SECONDS = 2.0
 #: Largest share of the time to spend on reading; a huge log is read less often.
 _MAX_READ_SHARE = 0.05
+#: Characters of a line; the triggerer takes 4 KiB of a trigger's log at a time, and runs no trigger meanwhile.
+_MAX_LINE = 10_000
 #: Seconds between two saves of the log position.
 _SAVE_SECONDS = 10.0
 #: Key of the log position in the XComs and in the storage that all tries of a task share.
@@ -51,7 +53,7 @@ class LogPosition:
         """Return the lines of a chunk as the task's log shows them, and advance the position behind it."""
         self.cursor = chunk.cursor
         self.complete = job_ended and chunk.complete
-        return [f"[{step}] {text}" for step, line in chunk.lines for text in self._log.format(step, line, now)]
+        return [f"[{step}] {_cut(text)}" for step, line in chunk.lines for text in self._log.format(step, line, now)]
 
 
 class LogForwarder:
@@ -97,6 +99,11 @@ class LogForwarder:
         for line in self.position.format_lines(chunk, job_ended, time.monotonic()):
             self._write_line(line)
         return bool(chunk.lines) and not chunk.complete
+
+
+def _cut(line: str) -> str:
+    more = len(line) - _MAX_LINE
+    return line if more <= 0 else f"{line[:_MAX_LINE]} … ({more} more characters)"
 
 
 def create_log_forwarder(client: TrainerClient, ref: TrainJobRef, log: Any, store: Any) -> LogForwarder:

@@ -64,6 +64,16 @@ def test_all_remaining_lines_are_written_when_the_job_has_ended(log):
     assert log.forwarder.position.complete
 
 
+def test_a_line_that_would_hold_up_the_triggerer_is_cut(log):
+    """Airflow's triggerer takes 4 KiB of the log of a trigger at a time, and runs no trigger meanwhile."""
+    longest = "x" * 10_000
+    assert log.poll(longest, f"{longest}yz", "the reason") == [
+        f"[node-0] {longest}",
+        f"[node-0] {longest} … (2 more characters)",
+        "[node-0] the reason",
+    ]
+
+
 def test_the_log_is_read_at_intervals(log):
     log.poll("one")
     log.forwarder.poll()

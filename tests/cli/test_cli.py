@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -391,6 +392,12 @@ def test_an_error_of_standard_output_is_one_line(trainjob):
         error = running.stderr.read()
 
     assert (running.returncode, error) == (6, "trainjob: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.parametrize(("descriptor", "arguments", "code"), [(1, ["runtimes"], 0), (2, ["get", "no-job"], 3)])
+def test_what_goes_to_an_output_that_the_shell_has_closed_is_discarded(trainjob, descriptor, arguments, code):
+    with trainjob.start(*arguments, preexec_fn=lambda: os.close(descriptor)) as running:
+        assert (*running.communicate(timeout=100), running.returncode) == ("", "", code)
 
 
 def test_help_lists_the_exit_codes(trainjob):

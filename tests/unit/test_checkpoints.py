@@ -784,7 +784,7 @@ def test_sigterm_to_a_forked_worker_ends_the_worker_and_not_the_training(start_r
 
 
 def list_workers_that_left_the_group():
-    """Return the start methods whose workers do not get a signal to the group of the rank."""
+    """Return the start methods whose processes, such as a fork server, do not get a signal to the group of the rank."""
     import multiprocessing
     import os
 
@@ -795,7 +795,8 @@ def list_workers_that_left_the_group():
     methods = []
     for method in ("fork", "spawn", "forkserver"):
         with multiprocessing.get_context(method).Pool(1) as pool:
-            methods += [method] * (pool.apply(os.getpgrp) != os.getpgrp())
+            started = {pool.apply(os.getpid), pool.apply(os.getppid)} - {os.getpid()}
+            methods += [method] * (os.getpgrp() not in map(os.getpgid, started))
     return methods
 
 

@@ -92,6 +92,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("trainer_core.options").setLevel(logging.INFO)
     # It warns of each request that is repeated; what cannot be reached in the end is an error or a warning of ours.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
+    _open_closed_outputs()
     try:
         given = sys.argv[1:] if arguments is None else arguments
         code = app(args=fill_optional_values(move_global_options(given)), prog_name="trainjob", standalone_mode=False)
@@ -115,6 +116,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _discard_output()
         return _fail(str(error), exit_codes.UNAVAILABLE)
     return code if isinstance(code, int) else exit_codes.OK
+
+
+def _open_closed_outputs() -> None:
+    """Send outputs that the shell has closed (`>&-`) to /dev/null: `print` writes to stdout where stderr is None."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
 
 
 def _discard_output() -> None:

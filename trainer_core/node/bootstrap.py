@@ -201,11 +201,5 @@ def _is_ours(filename: str) -> bool:
     return importing or Path(filename).parent == _HERE
 
 
-if __name__ == "__mp_main__" and env.setting(env.CHECKPOINT_PATH):
-    # A worker of multiprocessing that was not forked from the rank.
-    from .stop_signal import leave_group
-
-    leave_group()
-
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,6 +12,8 @@ from typing import Any
 
 from .checkpoint_folder import say
 
+#: Runs a command in a separate process group.
+_IN_OWN_GROUP = "import os, sys; os.setpgid(0, 0); os.execv(sys.argv[1], sys.argv[2:])"
 #: Seconds before SIGKILL at which a process that was told to stop ends without a checkpoint.
 _RESERVE = 2.0
 
@@ -44,9 +46,12 @@ class StopSignal:
             """Let SIGTERM end a worker that the training has forked: it does not stop the training."""
             if signal.getsignal(signal.SIGTERM) == self._handle:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                leave_group()
+                with contextlib.suppress(OSError):
+                    if _is_in_group_of_rank():
+                        os.setpgid(0, 0)
             unblock()
 
+        _start_workers_outside_group()
         # Python forgets a signal for its handlers that reaches a child before the fork has returned in it.
         os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=restore)
 
@@ -70,11 +75,23 @@ class StopSignal:
         self.announced.set()
 
 
-def leave_group() -> None:
-    """Leave the process group of the process that leads the session, as the process of a rank does.
+def _is_in_group_of_rank() -> bool:
+    """Return whether this process is in the group of the leader of the session, as a rank and its children are.
 
     torchrun sends SIGTERM to the whole group of a rank. The rank saves then, and cannot without its data workers.
     """
-    with contextlib.suppress(OSError):
-        if os.getpgrp() == os.getsid(0):
-            os.setpgid(0, 0)
+    return os.getpgrp() == os.getsid(0)
+
+
+def _start_workers_outside_group() -> None:
+    """Let what multiprocessing starts without a fork leave the group: workers, and the fork server they end with."""
+    from multiprocessing import util  # Takes milliseconds.
+
+    start = util.spawnv_passfds
+
+    def spawnv_passfds(path: Any, args: Any, passfds: Any) -> int:
+        command = [path, "-ISc", _IN_OWN_GROUP, path, *args] if _is_in_group_of_rank() else args
+        return start(path, command, passfds)
+
+    if start.__module__ != __name__:
+        util.spawnv_passfds = spawnv_passfds
