@@ -70,6 +70,25 @@ def test_a_job_is_running_from_its_first_start_until_its_end_is_recorded(contain
     assert observations.get_status(with_containers(build_job(TWO_NODES), *containers)) == status
 
 
+def test_the_end_that_is_recorded_is_the_status_of_the_job_in_its_namespace():
+    job = observations.build_train_job(replace(end(build_job(TWO_NODES)), namespace="team"), None)
+    assert (job.name, job.namespace, job.status, job.num_nodes) == ("digits", "team", "Failed", 2)
+
+
+@pytest.mark.parametrize(
+    ("container", "status", "exit_code", "finished"),
+    [
+        (new("node-0"), "Pending", None, None),
+        (running("node-0"), "Running", None, None),
+        (exited("node-0", 0, finished=5), "Succeeded", 0, at(5)),
+        (exited("node-0", 3, finished=5), "Failed", 3, at(5)),
+    ],
+)
+def test_a_step_has_the_status_and_the_end_of_its_container(container, status, exit_code, finished):
+    (step,) = observations.build_train_job(with_containers(build_job(), container), None).steps
+    assert (step.status, step.exit_code, step.finished) == (status, exit_code, finished)
+
+
 def test_stopped_nodes_of_a_suspended_job_are_pending():
     job = add_entry(
         with_containers(build_job(TWO_NODES), exited("node-0", -15), running("node-1")), job_journal.SUSPEND
@@ -99,6 +118,20 @@ def test_events_are_listed_oldest_first():
     events = observations.list_events(end(job))
     assert [event.reason for event in events] == ["Created", "Pulling", "Started", "Started", "Ended", "Failed"]
     assert [event.type for event in events][-2:] == ["Warning", "Warning"]
+
+
+@pytest.mark.parametrize(
+    ("copied", "message"),
+    [
+        ({"log": ["3 files", "dataset: 3 MB"]}, "dataset: 3 MB"),
+        ({"log": []}, "the data is available"),
+        ({"log": ["3 files"], "error": "OSError: no"}, "OSError: no"),
+    ],
+)
+def test_the_event_of_a_copy_has_its_last_line_or_its_error(copied, message):
+    times = {"started": at(0).isoformat(), "finished": at(1).isoformat()}
+    job = add_entry(build_job(), job_journal.COPIED, step="dataset-initializer", **times, **copied)
+    assert observations.list_events(job)[-1].message == message
 
 
 def test_a_job_that_is_started_again_has_an_event_with_the_delay_and_the_reason():

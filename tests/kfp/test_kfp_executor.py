@@ -210,6 +210,12 @@ def test_broken_json_says_what_may_have_broken_it():
         Task.parse('{"inputs": {"parameterValues": {"d": {"n": "a"b"}}}}')
 
 
+@pytest.mark.parametrize("text", ["[1]", "null", '"a"'])
+def test_an_executor_input_that_is_no_object_is_refused(text):
+    with pytest.raises(InvalidRequestError, match="the executor input is no JSON object; pass"):
+        Task.parse(text)
+
+
 def test_several_artifacts_for_one_input_are_refused():
     held = {"artifacts": [{"uri": "/a"}, {"uri": "/b"}]}
 

@@ -110,6 +110,7 @@ def test_the_end_time_is_the_completion_or_last_transition_time(status):
     [
         ("", "digits-0-0", {}, "node-0"),
         ("master", "digits-master-0", {}, "node-0"),
+        ("worker", "digits-worker", {}, "node-1"),
         ("worker", "digits-worker-1", {}, "node-2"),
         ("worker", "digits-worker-x7x7x", {"training.kubeflow.org/replica-index": "1"}, "node-2"),
         ("launcher", "digits-launcher-x7x7x", {}, "launcher"),
@@ -125,6 +126,9 @@ def test_the_step_of_a_pod_follows_from_its_role_and_index(role, name, labels, s
     ("spec", "kind", "nodes"),
     [
         ({}, "TrainingWorkload", 1),
+        ({"workers": {"value": 3}}, "TrainingWorkload", 1),
+        ({"workers": {"value": 3}}, "DistributedWorkload", 4),
+        ({"jobType": "PyTorchJob", "workers": {"value": 3}}, "", 4),  # Items of a list have no kind.
         ({"jobType": "PyTorchJob", "workers": {"value": 3}}, "DistributedWorkload", 4),
         ({"jobType": "MPIJob", "workers": {"value": 3}}, "DistributedWorkload", 3),
     ],

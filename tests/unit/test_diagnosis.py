@@ -193,7 +193,11 @@ def test_the_message_of_a_step_follows_its_exit_code():
 )
 def test_the_reason_of_an_exit_has_the_last_line_of_the_training(step, reason):
     usage = "train.py: error: the following arguments are required: --epochs"
-    tail = ["usage: train.py --epochs N", f"[rank 0] {usage}", "", '[trainjob:progress] {"step": 1}']
+    ours = [
+        "trainjob: resumed from step 9, saved by TrainJob a",
+        "trainjob: checkpoint of step 10 is complete (0.02 s, 1.0 MB)",
+    ]
+    tail = ["usage: train.py --epochs N", f"[rank 0] {usage}", *ours, "", '[trainjob:progress] {"step": 1}']
     assert diagnose(Facts(steps=[step])).reason == reason
     assert diagnose(Facts(steps=[replace(step, log_tail=tail)])).reason == f"{reason}; its last line: [rank 0] {usage}"
     (long,) = diagnose(Facts(steps=[replace(step, log_tail=["x" * 10**6])])).reason.splitlines()

@@ -25,7 +25,7 @@ _RETRYABLE = frozenset(
 )
 _TAIL_LINES = 20
 #: In reports that `trainer_core` prints, such as those of progress.
-_OWN_LINE = "[trainjob:"
+_OWN_LINE = re.compile(r"\[trainjob:|trainjob: (checkpoint|resumed)")
 #: Characters of a line in a reason.
 _MAX_QUOTED = 200
 #: How torchrun reports a worker that was killed.
@@ -350,7 +350,7 @@ def _get_signal_name(number: int) -> str:
 def _quote_last_line(step: StepFacts) -> str:
     """Return the last line of the training, which is the reason where a program exits after a message."""
     lines = (line.strip() for line in reversed(_cut_log_tail(step)))
-    line = next((line for line in lines if line and _OWN_LINE not in line), "")
+    line = next((line for line in lines if line and not _OWN_LINE.search(line)), "")
     return f"; its last line: {shorten(line, _MAX_QUOTED)}" if line else ""
 
 

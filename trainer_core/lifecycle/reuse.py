@@ -120,9 +120,7 @@ def _list_outside(data: object) -> set[str]:
 
 
 def _to_data(part: Any) -> Any:
-    return (
-        part.model_dump(mode="json", exclude_none=True, exclude_defaults=True) if hasattr(part, "model_dump") else part
-    )
+    return part.model_dump() if hasattr(part, "model_dump") else part
 
 
 def _walk(data: Any) -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from .checkpoint_folder import say
 
-#: Runs a command in a process group of its own.
+#: Runs a command in a separate process group.
 _IN_OWN_GROUP = "import os, sys; os.setpgid(0, 0); os.execv(sys.argv[1], sys.argv[2:])"
 #: Seconds before SIGKILL at which a process that was told to stop ends without a checkpoint.
 _RESERVE = 2.0
