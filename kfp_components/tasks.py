@@ -6,7 +6,7 @@ import copy
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from kfp import dsl, kubernetes
@@ -21,6 +21,7 @@ from kfp_components.look import look
 from kfp_components.search import search
 from kfp_components.step.initializer_source import KFP_STORE_KEYS, KFP_STORE_SECRET, STORE_ENTRIES
 from kfp_components.step.request_encoding import can_pass_as_parameter, can_store, encode_request
+from kfp_components.step.wait import WaitInputs
 from kfp_components.submit import submit
 from kfp_components.train import train
 from kfp_components.wait import wait as wait_component
@@ -260,7 +261,12 @@ def wait_task(*, metrics: Sequence[str] = (), **inputs: Any) -> dsl.PipelineTask
 
 
 def _check_constants(inputs: Mapping[str, Any]) -> None:
-    """Refuse constants that KFP's database does not take; pipeline parameters are not known here."""
+    """Refuse constants that the step or KFP's database does not take; pipeline parameters are not known here."""
+    # KFP refuses values of other types.
+    numbers: dict[str, Any] = {name: value for name, value in inputs.items() if isinstance(value, int)}
+    WaitInputs(**{field.name: numbers[field.name] for field in fields(WaitInputs) if field.name in numbers})
+    for name in ("num_nodes", "num_proc_per_node"):
+        validation.check_count(name, numbers.get(name), minimum=0)
     for name, value in inputs.items():
         if not can_store(repr(value)):
             raise ValueError(

@@ -208,7 +208,10 @@ def trainer_from_dict(data: Mapping[str, Any]) -> CustomTrainer | CustomTrainerC
 
 def _check_nodes(trainer: CustomTrainer | CustomTrainerContainer) -> None:
     """Check the fields that functions and images share."""
-    validation.check_count("num_nodes", trainer.num_nodes)
-    validation.check_count("num_proc_per_node", trainer.num_proc_per_node)
+    for name in ("num_nodes", "num_proc_per_node"):
+        value = getattr(trainer, name)
+        if type(value).__name__ == "PipelineParameterChannel":
+            raise ValueError(f"{name}: a parameter of a KFP pipeline is an input of the task: train_task({name}=…)")
+        validation.check_count(name, value)
     resources.check_resources("resources_per_node", trainer.resources_per_node)
     validation.check_env("env", trainer.env)

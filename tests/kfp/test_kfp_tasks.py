@@ -7,6 +7,7 @@ import kfp_definitions as definitions
 import pytest
 import yaml
 from kfp import dsl
+from kfp.dsl.pipeline_channel import PipelineParameterChannel
 from kfp_driver import REPOSITORY, compiled
 
 from kfp_components.container_spec import add_interface_digest
@@ -420,6 +421,8 @@ def test_metrics_become_outputs_of_one_task_alone(tmp_path):
     ("inputs", "message"),
     [
         ({"attempts": 3, "timeout": 60}, "attempts, timeout: only a task that waits takes it; give wait=True"),
+        ({"attempts": -1, "wait": True}, "attempts must be at least 1, got -1"),
+        ({"num_nodes": -1}, "num_nodes must be a whole number of at least 0, got -1"),
         ({"metrics": "accuracy", "wait": True}, "metrics must be a list of strings such as"),
         ({"metrics": [""], "wait": True}, "must be a non-empty string such as 'accuracy'"),
         ({"backend": "kubernetes", "backend_config": {"namespce": "a"}}, "namespce"),
@@ -430,6 +433,13 @@ def test_an_input_that_no_run_could_use_is_refused_when_the_pipeline_is_compiled
     with pytest.raises(ValueError, match=message) as refused:
         train_task(trainer=TRAINER, **inputs)
     assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["num_nodes", "num_proc_per_node"])
+def test_a_pipeline_parameter_as_a_field_of_the_trainer_is_refused_with_the_input_that_takes_it(name):
+    parameter = PipelineParameterChannel("n", channel_type="Integer")
+    with pytest.raises(ValueError, match=rf"input of the task: train_task\({name}=…\)"):
+        CustomTrainer(func=print, **{name: parameter})
 
 
 @pytest.mark.parametrize("name", ["model", "status", "top-1"])

@@ -74,7 +74,7 @@ class Node:
     def end(self, process: subprocess.Popen[str]) -> Ended:
         """Wait for a process and read what the node reports."""
         try:
-            stdout, stderr = process.communicate(timeout=300)
+            stdout, stderr = process.communicate(timeout=500)
         finally:
             process.kill()
         record = termination.parse_record(self.log.read_bytes()) if self.log.exists() else None

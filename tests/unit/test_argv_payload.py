@@ -73,7 +73,7 @@ class Container:
 
     def end(self, process):
         try:
-            stdout, stderr = process.communicate(timeout=300)
+            stdout, stderr = process.communicate(timeout=500)
         finally:
             process.kill()
         record = termination.parse_record(self.log.read_bytes()) if self.log.exists() else None

@@ -186,6 +186,15 @@ def test_a_function_without_a_file_is_refused():
     assert "the source of typed cannot be found" in refused(names["typed"])
 
 
+def test_a_function_in_a_file_that_is_not_utf_8_is_refused_with_the_file(tmp_path):
+    path = tmp_path / "latin.py"
+    path.write_bytes(b"def train():\n    return 1  # \xe9\n")
+    names: dict[str, Any] = {}
+    exec(compile("def train():\n    return 1\n", path, "exec"), names)  # noqa: S102 -- not each Python imports such a file
+
+    assert f"{path} is no file, such as of exec or a prompt, or is not UTF-8" in refused(names["train"])
+
+
 def test_a_file_that_has_changed_since_its_import_is_noticed(tmp_path):
     path = tmp_path / "changing.py"
     function = module_of(path, "def first():\n    return 1\n").first

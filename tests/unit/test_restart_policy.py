@@ -243,6 +243,16 @@ def test_a_damaged_record_is_no_policy(text):
     assert AttemptRestarts.parse_json(text) is None
 
 
+def test_a_category_of_a_later_version_is_left_out_of_a_stored_policy():
+    stored = {
+        "rules": {"max_restarts": 7, "free": ["NodeLost", "Melted"], "never": ["Molten"]},
+        "earlier": {"causes": []},
+    }
+    attempt = AttemptRestarts.parse(stored)
+    assert attempt is not None
+    assert attempt.rules == RestartRules(max_restarts=7, free=("NodeLost",))
+
+
 INVALID = [
     ({"max_restarts": -1}, "max_restarts must be a whole number from 0 to 1000, got -1"),
     ({"max_restarts": True}, "max_restarts must be a whole number"),

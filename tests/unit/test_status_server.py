@@ -11,6 +11,7 @@ import socket
 import ssl
 import stat
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -253,6 +254,13 @@ def test_a_bar_is_not_shown_beside_the_reports_of_a_library(bars, tmp_path, monk
         report(progressPercentage=30)
         server._show_bar()
     assert lines() == [{"step": 30, "total": 100}]
+
+
+def test_no_thread_of_the_server_runs_after_the_function(tmp_path):
+    before = threading.enumerate()
+    with StatusServer(tmp_path):
+        assert len(threading.enumerate()) == len(before) + 1
+    assert threading.enumerate() == before
 
 
 # ---- clients that misbehave ------------------------------------------------------------------------------------

@@ -72,14 +72,19 @@ class AttemptRestarts:
 
     @classmethod
     def parse(cls, data: object) -> AttemptRestarts | None:
-        """Read what `to_dict` returned; None without the option, or if it is damaged: anyone may edit an annotation."""
+        """Read what `to_dict` returned; None without the option, or if it is damaged: anyone may edit an annotation.
+
+        A category of a later version is left out of the rules: this version diagnoses no failure as it.
+        """
         if not isinstance(data, Mapping):
             return None
         try:
+            rules, known = dict(data["rules"]), {category.value for category in Category}
+            rules |= {name: [each for each in rules[name] if each in known] for name in ("free", "never")}
             earlier = dict(data["earlier"])
             causes = tuple(RestartCause(**cause) for cause in earlier.pop("causes"))
             restarts = Restarts(**earlier, causes=causes)
-            return cls(**{**data, "rules": RestartRules.parse(data["rules"]), "earlier": restarts})
+            return cls(**{**data, "rules": RestartRules.parse(rules), "earlier": restarts})
         except (KeyError, TypeError, ValueError):
             return None
 

@@ -62,6 +62,7 @@ class StatusServer:
         self._is_used = False
         self._before: dict[str, str | None] = {}
         self._socket: socket.socket | None = None
+        self._server: threading.Thread
         self._reports: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._forwarder = threading.Thread(target=self._forward, daemon=True)
 
@@ -102,7 +103,8 @@ class StatusServer:
             hosts = self._before.get(name) or self._before.get(other) or ""
             os.environ[name] = hosts if hosts == "*" else f"{hosts},127.0.0.1".lstrip(",")
         sys.meta_path.append(_LightningFinder)
-        threading.Thread(target=self._serve, args=[listener], daemon=True).start()
+        self._server = threading.Thread(target=self._serve, args=[listener], daemon=True)
+        self._server.start()
 
     def _stop(self, listener: socket.socket) -> None:
         listener.shutdown(2)
@@ -114,12 +116,14 @@ class StatusServer:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        # Its last answer: a daemon thread that prints while Python exits can abort the process.
+        self._server.join(2 * _PATIENCE)
         if self._forwarder.is_alive():
             self._reports.put(b"")
             self._forwarder.join(_LAST_REPORT)
 
     def _serve(self, listener: socket.socket) -> None:
-        while listener.fileno() >= 0:
+        while True:
             with contextlib.suppress(Exception):  # A client that breaks off, bars that another thread changes.
                 try:
                     connection, _ = listener.accept()
@@ -128,6 +132,8 @@ class StatusServer:
                     continue
                 with connection:
                     self._answer(connection)
+            if listener.fileno() < 0:
+                return
             time.sleep(_PAUSE)
 
     def _answer(self, connection: socket.socket) -> None:

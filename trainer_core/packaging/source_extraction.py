@@ -77,7 +77,9 @@ def _read(raw: FunctionType, name: str) -> tuple[str, int]:
             first -= 1  # Python 3.13 reports the line below the @ for a decorator in parentheses.
         source = "".join(inspect.getblock(lines[first:]))
     except (OSError, TypeError, SyntaxError, IndexError):
-        _refuse(f"the source of {name} cannot be found (it was defined by exec or at a prompt)", "move it to a file")
+        file = raw.__code__.co_filename
+        what = f"the source of {name} cannot be found: {file} is no file, such as of exec or a prompt, or is not UTF-8"
+        _refuse(what, "move it to a file")
     return (source if source.endswith("\n") else f"{source}\n"), first
 
 
