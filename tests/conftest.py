@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadFileScheduling
 
 # A shell that starts the suite in the background hands down an ignored SIGINT, and so would we to every process of a
@@ -33,7 +34,12 @@ os.environ.pop("PYTHONPATH", None)
 # The same examples in each run: `make attack` draws others.
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.load_profile("house")
+# Hypothesis also draws constants from the source of each imported module: seconds to read, and other examples in each
+# worker.
+providers._get_local_constants = lambda: providers._local_constants
 
+# Collecting makes nothing but objects that stay: a quarter of its time was spent in the garbage collector.
+gc.disable()
 
 #: Fixtures that start a browser, an MLflow server, or containers.
 _SLOW_FIXTURES = {"open_page", "mlflow_uri", "sandbox"}
@@ -64,6 +70,7 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: order[item.path])
     # All that is imported by now stays to the end: no collection of garbage needs to inspect it again.
     gc.freeze()
+    gc.enable()
 
 
 class _SharingPackages(LoadFileScheduling):

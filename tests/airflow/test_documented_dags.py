@@ -16,6 +16,7 @@ TRAINING = ("train.py", "model.py", "rows.py")
 FILE = re.compile(r"```python\n# (?P<name>[\w.]+)\n(?P<text>.*?)^```$", re.M | re.S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "dag_id", "task_id", "key", "value"),
     [

@@ -44,6 +44,7 @@ def containers(tmp_path):
         client.delete_job(job.name)
 
 
+@pytest.mark.slow
 def test_the_same_parsed_dag_runs_on_each_connection(trainjob_dags, run_trainjob_dag, connect, cluster, tmp_path):
     dag = trainjob_dags(DAGS)["train_anywhere"]
     connect(backend="local")

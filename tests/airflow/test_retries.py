@@ -16,6 +16,7 @@ from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import CustomTrainer, CustomTrainerContainer, MoreMemory, RestartPolicy, TrainJobRef
 
+pytestmark = pytest.mark.slow
 _ids = itertools.count()
 _START = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
 RUNS = [

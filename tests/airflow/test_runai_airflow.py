@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fake_cluster import Cluster
 
+pytestmark = pytest.mark.slow
 DAGS = Path(__file__).parents[2] / "dags"
 NAMESPACE = "runai-team-a"
 

@@ -6,7 +6,7 @@ import pytest
 
 from trainer_core.testing import BackendContract, Searching
 
-# `make test` runs the contract on Kubernetes, whose client, informer, job status and logs this backend shares.
+# tests/kubernetes has the client, informer, job status and logs that this backend shares with Kubernetes.
 pytestmark = pytest.mark.slow
 
 

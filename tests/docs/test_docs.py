@@ -37,6 +37,7 @@ def typed(folder, capsys):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", RUN, ids=identity)
 def test_every_snippet_of_the_page_runs(page, folder, typed):
     shown = [block for block in blocks(page) if block.reason is None]

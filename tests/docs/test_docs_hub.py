@@ -18,6 +18,7 @@ def hub(monkeypatch, tmp_path):
         yield hub
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hub")
 def test_the_guide_fetches_and_trains(folder):
     page = blocks(ROOT / "docs" / "guides" / "initializers.md")
