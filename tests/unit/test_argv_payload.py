@@ -336,7 +336,10 @@ def test_torchrun_starts_the_processes_that_the_controller_asks_for_and_the_firs
 
     argv = argv_payload.render_argv(code_of(train, {"rows": 4}), launch="torchrun")
     place = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    ended = container_with_torch.run(argv, PET_NNODES="1", PET_NPROC_PER_NODE="2", PET_NODE_RANK="0", **place)
+    nodes = {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "0"}
+    # A worker of torch's DataLoader hangs where the path of its socket has more than 107 characters.
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        ended = container_with_torch.run(argv, TMPDIR=short, **nodes, **place)
 
     assert ended.result == {"total": 2 * (0 + 1 + 2 + 3) + 1, "rank": 0}
 
