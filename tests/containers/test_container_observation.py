@@ -73,6 +73,7 @@ def test_a_job_is_running_from_its_first_start_until_its_end_is_recorded(contain
 def test_the_end_that_is_recorded_is_the_status_of_the_job_in_its_namespace():
     job = observations.build_train_job(replace(end(build_job(TWO_NODES)), namespace="team"), None)
     assert (job.name, job.namespace, job.status, job.num_nodes) == ("digits", "team", "Failed", 2)
+    assert job.reason == "Deleted: it was cancelled"
 
 
 @pytest.mark.parametrize(

@@ -132,15 +132,19 @@ def test_product_and_version_are_read_from_the_ping(podman):
     engine.close()
 
 
-def test_an_engine_that_docker_host_names_is_asked_without_tls_unless_the_environment_says_so(monkeypatch):
+@pytest.mark.parametrize("variable", ["DOCKER_HOST", None])
+def test_an_engine_is_asked_without_tls_unless_the_environment_says_so(monkeypatch, variable):
     for name in ("DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
         monkeypatch.delenv(name, raising=False)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Podman) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
-        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_address[1]}")
+        address = f"tcp://127.0.0.1:{server.server_address[1]}"
+        monkeypatch.setenv(variable or "UNUSED", address)
         try:
-            engine = engine_discovery.connect_engine(ContainerBackendConfig())
+            engine = engine_discovery.connect_engine(
+                ContainerBackendConfig(container_host=None if variable else address)
+            )
             engine.close()
         finally:
             server.shutdown()
