@@ -25,6 +25,7 @@ from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import Checkpoints, CustomTrainer, LocalProcessBackendConfig, Owner, TrainerClient
 from trainer_core.cli import main
 from trainer_core.node import checkpoint_folder, checkpoint_s3, env, progress, s3_client
+from trainer_core.node.checkpoint_folder import StorageError
 from trainer_core.node.checkpoints import CheckpointError, CheckpointStore, finish
 from trainer_core.packaging import serializer
 
@@ -254,7 +255,7 @@ def test_storage_that_stays_away_fails_the_save_in_one_line(start_store, proxy, 
     store = start_store()
     save(store, 3)
     proxy.faults.append(Fault(says(503, "SlowDown"), "/a state.txt"))
-    with pytest.raises(CheckpointError, match=r"step 4 was not saved in s3://.*: 503 SlowDown") as failed:
+    with pytest.raises(StorageError, match=r"step 4 was not saved in s3://.*: 503 SlowDown") as failed:
         save(store, 4)
     assert "\n" not in str(failed.value)
     proxy.faults.clear()
@@ -463,6 +464,7 @@ def test_storage_that_refuses_says_why_and_shows_no_secret(start_store, proxy, c
     proxy.faults.append(Fault(says(403, code), ""))
     with pytest.raises(CheckpointError, match=message) as failed:
         start_store()
+    assert failed.type is CheckpointError
     assert SECRET not in str(failed.value)
 
 

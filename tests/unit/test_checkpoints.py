@@ -18,7 +18,7 @@ import pytest
 from node_process import BARE, Node
 
 from trainer_core.node import bootstrap, checkpoint_ranks, checkpoint_saves, checkpoints, env, progress
-from trainer_core.node.checkpoint_folder import Checkpoint, CheckpointFolder, DamagedError, parse_manifest
+from trainer_core.node.checkpoint_folder import Checkpoint, CheckpointFolder, DamagedError, StorageError, parse_manifest
 from trainer_core.node.checkpoint_retention import Retention
 from trainer_core.node.checkpoints import CheckpointError, CheckpointStore, checkpoint_path
 from trainer_core.packaging import argv_payload, serializer
@@ -322,9 +322,43 @@ def test_an_exception_in_save_leaves_no_checkpoint_and_reaches_the_caller(start_
     save(store, 3)
     with pytest.raises(ZeroDivisionError), store.save(7) as folder:
         (folder / "state.txt").write_text(str(1 / 0))
-    with pytest.raises(CheckpointError, match=r"step 7 was not saved .* No space left"), store.save(7):
+    with pytest.raises(StorageError, match=r"step 7 was not saved .* No space left"), store.save(7):
         raise OSError(28, "No space left on device")
+    with pytest.raises(CheckpointError, match=r"step 7 was not saved .* Permission denied") as refused, store.save(7):
+        raise OSError(13, "Permission denied")
 
+    assert refused.type is CheckpointError
+    assert (steps_of(root), leftovers(root)) == ([3], [])
+
+
+@pytest.fixture
+def small_disk(root):
+    """Put the checkpoints on a disk of one MiB."""
+    root.mkdir(parents=True, exist_ok=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", root], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"mounting a tmpfs needs root: {mounted.stderr.decode().strip()}")
+    yield
+    subprocess.run(["umount", "-l", root], check=True)
+
+
+def save_with_torch(folder):
+    torch = pytest.importorskip("torch")
+    torch.save(torch.zeros(2**20), folder / "model.pt")
+
+
+@pytest.mark.parametrize(
+    "write", [save_with_torch, lambda folder: (folder / "model").write_bytes(bytes(2**22))], ids=["torch", "bytes"]
+)
+def test_a_save_on_a_full_disk_says_so_whatever_its_library_raises(small_disk, start_store, root, write):
+    store = start_store()
+    save(store, 3)
+    with (
+        pytest.raises(StorageError, match=r"step 7 was not saved in .*: .Errno 28. the disk is full: ") as failed,
+        store.save(7) as folder,
+    ):
+        write(folder)
+    assert "\n" not in str(failed.value)
     assert (steps_of(root), leftovers(root)) == ([3], [])
 
 
@@ -1234,8 +1268,14 @@ def leave():
 
 
 def describe(text):
-    """Return the nodes of a program without those of docstrings and of the types of arguments and results."""
-    tree = ast.parse(text)
+    """Return the nodes of a program without those of docstrings and of the types of functions and attributes."""
+
+    class Untyped(ast.NodeTransformer):
+        def visit_AnnAssign(self, node):
+            is_cut = isinstance(node.target, ast.Attribute) and node.value
+            return ast.Assign([node.target], node.value) if is_cut else node
+
+    tree = Untyped().visit(ast.parse(text))
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
             node.annotation = None

@@ -58,6 +58,13 @@ def test_a_step_that_saved_and_ended_for_its_peer_is_not_the_cause(peer, cause):
     assert diagnose(Facts(steps=[stopped, peer])).step == cause
 
 
+def test_checkpoints_whose_disk_is_full_are_no_mistake_of_the_code_and_a_retry_may_help():
+    step = StepFacts("node-0", 1, error_type="trainjob.StorageError", error_message="step 4 was not saved: no space")
+    diagnosis = diagnose(Facts(steps=[step]))
+    assert (diagnosis.category, diagnosis.retryable) == ("Infrastructure", True)
+    assert diagnosis.reason == "step 4 was not saved: no space"
+
+
 @pytest.mark.parametrize(
     ("number", "reason"),
     [

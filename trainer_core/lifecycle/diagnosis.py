@@ -43,8 +43,9 @@ _EXIT_CODES = {126: "the command cannot be executed", 127: "the command was not 
 _STOPPED = "trainjob.Stopped"
 #: What the attendant of a node records whose ranks are silent: see `node.attendant`.
 _STALLED = "trainjob.Stalled"
-#: What is raised if the files of a large project cannot be fetched: see `node.project_fetch.FetchError`.
-_UNFETCHED = "trainjob.FetchError"
+#: What is raised if the files of a large project cannot be fetched, see `node.project_fetch.FetchError`, or if the disk
+#: or the server of the checkpoints fails, see `node.checkpoint_folder.StorageError`.
+_STORAGE_ERRORS = ("trainjob.FetchError", "trainjob.StorageError")
 #: Exit codes of a process that was told to stop or killed, perhaps because another one had ended.
 _KILLED = tuple(code for number in (signal.SIGTERM, signal.SIGKILL) for code in (-number, 128 + number))
 #: What torch raises if the memory of a GPU is exhausted.
@@ -257,7 +258,7 @@ def _classify_step(step: StepFacts, memory: AttemptMemory | None) -> tuple[Categ
         return Category.PREEMPTED, step.error_message or "it was told to stop"
     if step.error_type == _STALLED:
         return Category.STALLED, step.error_message
-    if step.error_type == _UNFETCHED:
+    if step.error_type in _STORAGE_ERRORS:
         return Category.INFRASTRUCTURE, step.error_message
     error = _get_first_line(": ".join(filter(None, (step.error_type, step.error_message))))
     if step.error_type == "SystemExit" and step.error_message.isdecimal():

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -38,12 +39,26 @@ RESULT = "result.json"
 _VERSION = 2
 _GONE = ".gone-"
 _BLOCK = 2**20
+#: Errors of disks and of file servers that a later attempt may not meet.
+_MAY_PASS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
 
 
 class CheckpointError(Exception):
     """A checkpoint cannot be saved or loaded; the message is one line for the user."""
 
     __module__ = "trainjob"
+
+
+class StorageError(CheckpointError):
+    """The disk of the checkpoints is full or fails, or their server does not answer: a retry may succeed."""
+
+    __module__ = "trainjob"
+
+
+def build_error(what: str, error: OSError) -> CheckpointError:
+    """Return the error of a training whose checkpoints cannot be read or written."""
+    may_pass = getattr(error, "may_pass", error.errno in _MAY_PASS)  # Those of S3 have it.
+    return (StorageError if may_pass else CheckpointError)(f"{what}: {error}")
 
 
 class DamagedError(Exception):

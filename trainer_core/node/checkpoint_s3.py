@@ -33,6 +33,7 @@ from .checkpoint_folder import (
     CheckpointError,
     Checksums,
     DamagedError,
+    build_error,
     checksum_all,
     get_fields,
     merge,
@@ -301,7 +302,7 @@ class CheckpointBucket:
                         self._give_up(found)
                         raise CheckpointError(f"checkpoint {found.location} is damaged: {wrong} has changed; try again")
         except OSError as error:
-            raise CheckpointError(f"checkpoint {found.location} cannot be fetched: {error}") from error
+            raise build_error(f"checkpoint {found.location} cannot be fetched", error) from error
         return target
 
     def _download(self, found: _StoredCheckpoint, target: Path) -> str | None:

@@ -8,6 +8,8 @@ which the checkpoint is complete. The last two of these may happen in a thread, 
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import beats, env, progress, termination
-from .checkpoint_folder import PART, Checkpoint, CheckpointError, Checksums, merge, say
+from .checkpoint_folder import PART, Checkpoint, CheckpointError, Checksums, build_error, merge, say
 from .checkpoint_ranks import Ranks, Stopped
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ class Saves:
         self.last = time.monotonic()
         self._place, self._ranks, self._keep = place, ranks, keep
         self._count = 0
+        #: Where the last save writes its files.
+        self._folder = Path()
         self._background: _BackgroundSave | None = None
 
     @property
@@ -81,7 +85,8 @@ class Saves:
         # What is written for a complete step is not kept, and each rank writes into another folder.
         name = f"{part.name}-{self._ranks.rank}" if part.is_complete else part.name
         with self._discard_after_error(part._replace(name=name)):
-            yield self._place.create_part(name)
+            self._folder = self._place.create_part(name)
+            yield self._folder
         if part.is_complete:
             self._place.discard_part(name)
 
@@ -137,7 +142,7 @@ class Saves:
             if shared:
                 with contextlib.suppress(OSError):
                     self._ranks.mark_failed()
-            raise CheckpointError(f"checkpoints cannot be kept at {self._place.root}: {error}") from error
+            raise build_error(f"checkpoints cannot be kept at {self._place.root}", error) from error
 
     @contextlib.contextmanager
     def _discard_after_error(self, part: Part) -> Iterator[None]:
@@ -161,6 +166,11 @@ class Saves:
 
     def _find_reason(self, error: BaseException, part: Part) -> BaseException:
         """Return what is raised for an error: an OSError may follow from what another rank did."""
+        with contextlib.suppress(OSError):
+            disk = os.statvfs(self._folder)
+            # torch raises a RuntimeError about positions on a full disk, and other libraries what they like.
+            if isinstance(error, Exception) and disk.f_bavail * disk.f_frsize < 2**16:
+                error = OSError(errno.ENOSPC, f"the disk is full: {error!r}")
         if not isinstance(error, OSError):
             return error
         try:
@@ -169,7 +179,7 @@ class Saves:
             return other
         except OSError:
             pass  # The same one.
-        return CheckpointError(f"checkpoint of step {part.step} was not saved in {self._place.root}: {error}")
+        return build_error(f"checkpoint of step {part.step} was not saved in {self._place.root}", error)
 
     def _write_manifest(self, part: Part, metrics: Mapping[str, Any] | None) -> Checkpoint:
         """Collect the files of all ranks, and write the manifest."""

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import beats, env, progress
-from .checkpoint_folder import RESULT, Checkpoint, CheckpointError, CheckpointFolder, say
+from .checkpoint_folder import RESULT, Checkpoint, CheckpointError, CheckpointFolder, build_error, say
 from .checkpoint_ranks import Agreement, Ranks, Stopped, mark_launch, read_launch
 from .checkpoint_retention import Retention
 from .checkpoint_saves import Saves
@@ -192,7 +192,7 @@ class CheckpointStore:
             self._ranks = Ranks(self._place, self.rank, self.world_size, grace, bool(settings.get("overlaps")))
             newest, is_own = _start(self._place, self._ranks, settings)
         except OSError as error:
-            raise CheckpointError(f"checkpoints cannot be kept at {self.root}: {error}") from error
+            raise build_error(f"checkpoints cannot be kept at {self.root}", error) from error
         self._retention = Retention(self._place, settings)
         self._saves = Saves(self._place, self._ranks, newest, is_own, self._retention.add)
         self._signal = StopSignal(grace, self._ranks.mark_stop)

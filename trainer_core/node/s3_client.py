@@ -52,11 +52,11 @@ _HINTS = {
 
 
 class S3Error(OSError):
-    """The storage refused a request, or did not answer; the message is one line."""
+    """The storage refused a request, or did not answer, which may pass; the message is one line."""
 
-    def __init__(self, message: str, status: int = 0) -> None:
+    def __init__(self, message: str, status: int = 0, may_pass: bool = False) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.may_pass = status, may_pass
 
 
 class Entry(NamedTuple):
@@ -271,7 +271,8 @@ class Bucket:
                 status, problem = 0, str(getattr(error, "reason", None) or error) or type(error).__name__
         what = " ".join(filter(None, (str(status or ""), problem)))
         hint = f"; {_HINTS[problem]}" if problem in _HINTS else ""
-        raise S3Error(f"{method} s3://{self.name}/{key}: {what or 'no answer'}{hint}", status)
+        message = f"{method} s3://{self.name}/{key}: {what or 'no answer'}{hint}"
+        raise S3Error(message, status, may_pass=status in (0, 429) or status > 499)
 
     def _can_repeat(self, status: int, code: str, headers: Any) -> bool:
         region = headers.get("x-amz-bucket-region") or self._region

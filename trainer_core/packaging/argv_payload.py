@@ -128,7 +128,7 @@ def _strip_node_kit() -> list[tuple[str, str]]:
 
 
 def _strip(text: str) -> str:
-    """Return a program without comments, docstrings, and the types of arguments and results, indented by one space.
+    """Return a program without comments, docstrings, and types of functions and attributes, indented by one space.
 
     They are cut out of the text: what Python 3.12 writes from a tree, Python 3.11 cannot read. The numbers of the other
     lines stay the same.
@@ -165,13 +165,15 @@ def _find_comments(nodes: Sequence[ast.AST], lines: Sequence[str]) -> Iterator[t
 
 
 def _find_types(nodes: Sequence[ast.AST], lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-    """Yield row, first and last column of the types of arguments and results, each of which is on one line."""
+    """Yield row, first and last column of the types of functions and attributes, each of which is on one line."""
     for node in nodes:
         if isinstance(node, ast.arg) and node.annotation:
             yield node.lineno - 1, node.col_offset + len(node.arg), node.annotation.end_col_offset or 0
         elif isinstance(node, ast.FunctionDef) and node.returns:
             row = node.returns.lineno - 1
             yield row, lines[row].rindex(" ->", 0, node.returns.col_offset), node.returns.end_col_offset or 0
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute) and node.value:
+            yield node.lineno - 1, node.target.end_col_offset or 0, node.annotation.end_col_offset or 0
 
 
 def _check_index_urls(urls: Sequence[str]) -> None:
