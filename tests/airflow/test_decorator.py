@@ -12,6 +12,9 @@ from airflow.sdk import DAG, dag, task, task_group
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.compat import DagSerialization
 
+# Each runs a DAG.
+pytestmark = pytest.mark.slow
+
 _ids = itertools.count()
 _START = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
 

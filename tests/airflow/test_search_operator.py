@@ -22,6 +22,9 @@ from airflow_provider.triggers.search import SearchTrigger
 from trainer_core import CustomTrainer, Objective, RandomSearch, Search, TrialConfig
 from trainer_core.search.driver import SearchDriver
 
+# Searches of several trainings, some of which are killed.
+pytestmark = pytest.mark.slow
+
 SPACE = {"x": Search.uniform(-1, 1), "kind": ["a", "b"]}
 SECONDS = 300.0
 

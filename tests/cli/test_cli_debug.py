@@ -18,6 +18,9 @@ import yaml
 from trainer_core import LocalProcessBackendConfig, TrainerClient
 from trainer_core.backends.local.job_store import StateFolder
 
+# Each starts a debugger in a terminal.
+pytestmark = pytest.mark.slow
+
 #: Seconds; much longer than needed.
 PATIENCE = 300
 TRAINING = """

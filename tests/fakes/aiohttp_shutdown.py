@@ -11,10 +11,11 @@ _ROUNDS = 10
 
 
 async def stop_server(runner: web.AppRunner) -> None:
-    """Stop listening, and close all connections.
+    """Stop listening, and close all connections of the event loop.
 
     asyncio loses a connection whose socket it has accepted when the server is closed in the next moment: it cannot be
-    attached to the server, and is closed by the garbage collector. So nothing is accepted for a while before.
+    attached to the server, and is closed by the garbage collector. So nothing is accepted for a while before. The
+    server does not know those whose TLS handshake is not complete either.
     """
     loop = asyncio.get_running_loop()
     for site in runner.sites:
@@ -23,3 +24,7 @@ async def stop_server(runner: web.AppRunner) -> None:
     for _ in range(_ROUNDS):
         await asyncio.sleep(0)
     await runner.cleanup()
+    for left in list(loop._transports.values()):  # type: ignore[attr-defined]
+        left.abort()
+    for _ in range(_ROUNDS):
+        await asyncio.sleep(0)

@@ -23,6 +23,9 @@ from trainer_core import Category
 from trainer_core.backends.local import gc
 from trainer_core.backends.local.job_store import StateFolder
 
+# Environments are built.
+pytestmark = pytest.mark.slow
+
 #: A build backend that waits at a FIFO of the test.
 BLOCKING_BACKEND = """
 import os
