@@ -17,6 +17,8 @@ from trainer_core import BackendUnavailableError, Category, Owner, RestartPolicy
 
 pytestmark = pytest.mark.slow
 
+#: The first side effect of a supervisor after its job is created.
+FIRST = 18
 #: A sitecustomize module that kills every supervisor before the side effect with the number DIE_AT.
 SITECUSTOMIZE = """
 import os, sys
@@ -58,7 +60,7 @@ def list_folder(home, name):
 def test_a_supervisor_killed_before_its_job_is_created_leaves_the_complete_job_or_nothing(
     client, supervisors_die, home
 ):
-    for number in range(1, 15):
+    for number in range(1, FIRST + 1):
         request = build_request(client, f"owner {number}")
         supervisors_die(number)
         refs = []
@@ -69,13 +71,14 @@ def test_a_supervisor_killed_before_its_job_is_created_leaves_the_complete_job_o
         supervisors_die(0)
         assert client.wait(client.submit(request), timeout=PATIENCE).succeeded
         assert list_folder(home, "staging") == []
+    assert refs, "FIRST is not the first one after the creation"
 
 
 def test_a_supervisor_killed_at_any_side_effect_leads_to_a_retryable_failure_or_the_result(
     client, supervisors_die, num_supervisor_changes
 ):
     assert num_supervisor_changes > 25
-    for number in range(15, num_supervisor_changes + 1, 5):
+    for number in range(FIRST, num_supervisor_changes + 1, 5):
         supervisors_die(number)
         ref = client.submit(build_request(client, f"owner {number}"))
         outcome = client.wait(ref, timeout=PATIENCE)
@@ -103,7 +106,7 @@ def test_a_supervisor_killed_at_any_side_effect_of_a_restart_exceeds_no_budget(
         restarts, starts = run(0)
     assert (restarts.total, restarts.following, starts) == (2, None, 3)
     changes = select_distinct((tmp_path / "changes").read_text().splitlines())
-    numbers = [each for each in changes if each >= 15][::4]
+    numbers = [each for each in changes if each >= FIRST][::4]
     assert numbers
     for number in numbers:
         restarts, starts = run(number)
