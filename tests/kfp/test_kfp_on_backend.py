@@ -312,7 +312,7 @@ def search_in_the_step_pipeline():
 
 
 def promote_nothing_pipeline():
-    """Promote a model by a metric that nobody has named."""
+    """Promote a model by a metric without a name."""
 
     @dsl.pipeline(name="promote-nothing")
     def promote_nothing(registry: str):

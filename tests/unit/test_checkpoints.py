@@ -362,6 +362,13 @@ def test_a_save_on_a_full_disk_says_so_whatever_its_library_raises(small_disk, s
     assert (steps_of(root), leftovers(root)) == ([3], [])
 
 
+def test_a_file_system_that_does_not_report_its_size_is_not_full(start_store, monkeypatch):
+    store = start_store()
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result([4096, 4096, *[0] * 7, 255]))
+    with pytest.raises(ZeroDivisionError), store.save(3):
+        raise ZeroDivisionError
+
+
 def test_what_a_killed_start_left_is_swept(start_store, root):
     save(start_store(), 3)
     for name in (".part-000000000007-0-1", ".gone-step-000000000001-0"):

@@ -24,7 +24,7 @@ STALLED = 124
 #: Seconds between two checks, and most seconds in which a few ranks print their stacks.
 _PAUSE = 5.0
 _STACK_SECONDS = 2.0
-#: Seconds between two looks at what they have printed.
+#: Seconds between two reads of what they have printed.
 _STACK_PAUSE = 0.1
 _MAX_LINES = 200
 #: How many times the longest silence of this start is no stall.

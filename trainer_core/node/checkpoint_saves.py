@@ -168,8 +168,9 @@ class Saves:
         """Return what is raised for an error: an OSError may follow from what another rank did."""
         with contextlib.suppress(OSError):
             disk = os.statvfs(self._folder)
-            # torch raises a RuntimeError about positions on a full disk, and other libraries what they like.
-            if isinstance(error, Exception) and disk.f_bavail * disk.f_frsize < 2**16:
+            # torch raises a RuntimeError about positions on a full disk, and other libraries what they like. Some FUSE
+            # file systems report no blocks at all.
+            if isinstance(error, Exception) and disk.f_blocks and disk.f_bavail * disk.f_frsize < 2**16:
                 error = OSError(errno.ENOSPC, f"the disk is full: {error!r}")
         if not isinstance(error, OSError):
             return error
