@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from trainer_core import resources, validation
-from trainer_core.initializers import DATASET_PATH
+from trainer_core.node import env
 from trainer_core.secrets import redact
 
 __all__ = [
@@ -203,15 +203,16 @@ def recipe_arguments(config: Mapping[str, Any], dataset_uri: str | None = None) 
 
 
 def _data_location(dataset_uri: str | None) -> list[str]:
+    folder = env.DEFAULTS[env.DATASET_PATH]
     if dataset_uri and dataset_uri.startswith("pvc://"):
         # The folder of the URI is mounted there.
-        return [f"dataset.data_dir={DATASET_PATH}"]
+        return [f"dataset.data_dir={folder}"]
     if not dataset_uri or not dataset_uri.startswith("hf://"):
         return []
     inner = urlsplit(dataset_uri).path.strip("/").split("/", 1)[1:]
     # A path with a dot is a file, a path without one is a folder.
     key = "dataset.data_files" if inner and "." in inner[0] else "dataset.data_dir"
-    return [f"{key}={'/'.join([DATASET_PATH, *inner])}"]
+    return [f"{key}={'/'.join([folder, *inner])}"]
 
 
 def _lora_arguments(config: Mapping[str, Any] | None) -> list[str]:

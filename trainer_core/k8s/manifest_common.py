@@ -9,7 +9,6 @@ from typing import Any
 
 from trainer_core import checkpoint_location, naming
 from trainer_core.errors import InvalidRequestError, UnsupportedError
-from trainer_core.initializers import DATASET_PATH, MODEL_PATH
 from trainer_core.k8s import labels, resources, runtimes
 from trainer_core.k8s.resources import ApiResource
 from trainer_core.lifecycle.attempt_memory import get_attempt_memory
@@ -20,7 +19,10 @@ from trainer_core.request import Code, InitializerSource, TrainerRequest, TrainJ
 from trainer_core.secrets import SecretRef
 
 #: Mount path in the training containers, by initializer role.
-INITIALIZER_PATHS = {"dataset": DATASET_PATH, "model": MODEL_PATH}
+INITIALIZER_PATHS = {
+    "dataset": node_env.DEFAULTS[node_env.DATASET_PATH],
+    "model": node_env.DEFAULTS[node_env.MODEL_PATH],
+}
 #: URI scheme of data in a PersistentVolumeClaim.
 PVC_SCHEME = "pvc://"
 _CHECKPOINT_SCHEMES = ("pvc",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainer_core.k8s.labels import PATCH_MANAGER
 from trainer_core.options.base import AnyTrainer, BaseOption, section
 from trainer_core.options.patches import TrainingRuntimeSpecPatch, check_patch, merge_patches
 
@@ -37,7 +38,7 @@ class RuntimePatch(BaseOption):
     """
 
     training_runtime_spec: TrainingRuntimeSpecPatch | None = None
-    manager: str = field(default="trainer.kubeflow.org/kubeflow-sdk", init=False)
+    manager: str = field(default=PATCH_MANAGER, init=False)
 
     def __post_init__(self) -> None:
         check_patch("training_runtime_spec", self.training_runtime_spec, TrainingRuntimeSpecPatch)

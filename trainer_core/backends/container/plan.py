@@ -10,7 +10,6 @@ from trainer_core import checkpoint_location, resources
 from trainer_core.backends.container import names, pod_template
 from trainer_core.config import ContainerBackendConfig
 from trainer_core.errors import InvalidRequestError, UnsupportedError
-from trainer_core.initializers import DATASET_PATH, MODEL_PATH
 from trainer_core.k8s import runtimes
 from trainer_core.lifecycle.attempt_memory import apply_attempt_memory, get_attempt_memory
 from trainer_core.lifecycle.restart_policy import get_attempt_restarts
@@ -23,7 +22,7 @@ from trainer_core.validation import check_reserved_env
 #: Kinds of steps: copy a folder of this machine, fetch with an initializer image, train.
 COPY, FETCH, NODE = "copy", "fetch", "node"
 #: Path of the fetched data in a container, by role.
-DATA_PATHS = {"dataset": DATASET_PATH, "model": MODEL_PATH}
+DATA_PATHS = {"dataset": env.DEFAULTS[env.DATASET_PATH], "model": env.DEFAULTS[env.MODEL_PATH]}
 #: Files that a node writes and that are read when it has exited. /dev/termination-log cannot be used, because /dev does
 #: not exist then. Every user of a container can write to /tmp.
 TERMINATION_PATH = "/tmp/trainjob-termination.json"  # noqa: S108

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trainer_core.backend_fields.runai_workload import TrainingWorkloadSpec
-from trainer_core.initializers import DATASET_PATH, MODEL_PATH
 from trainer_core.k8s import runtimes
 from trainer_core.k8s.parsing import RawObject
+from trainer_core.node import env
 from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 #: Namespace of the templates of all projects.
 SHARED_NAMESPACE = "runai"
+_DATASET_PATH, _MODEL_PATH = env.DEFAULTS[env.DATASET_PATH], env.DEFAULTS[env.MODEL_PATH]
 #: Launch policy of a framework, in the terms of Trainer's ``spec.mlPolicy``; other frameworks start plain processes.
 _POLICIES = {"torch": "torch", "deepspeed": "mpi", "mlx": "mpi", "mpi": "mpi"}
 
@@ -61,15 +62,15 @@ def _build_torchtune_template(name: str, config: str, *tokenizer_args: str) -> R
         torchtune_args=(
             "dataset=torchtune.datasets.instruct_dataset",
             "dataset.source=parquet",
-            f"dataset.data_dir={DATASET_PATH}/data",
+            f"dataset.data_dir={_DATASET_PATH}/data",
             "output_dir=/workspace/output",
             *tokenizer_args,
-            f"checkpointer.checkpoint_dir={MODEL_PATH}",
+            f"checkpointer.checkpoint_dir={_MODEL_PATH}",
         ),
     )
 
 
-_LLAMA_TOKENIZER = f"tokenizer.path={MODEL_PATH}/original/tokenizer.model"
+_LLAMA_TOKENIZER = f"tokenizer.path={_MODEL_PATH}/original/tokenizer.model"
 #: Built-in runtimes by name. Names, images and settings are those of Trainer's own runtimes, so that a request has the
 #: same meaning on both backends.
 BUILT_IN_TEMPLATES: Mapping[str, RuntimeTemplate] = {
@@ -83,8 +84,8 @@ BUILT_IN_TEMPLATES: Mapping[str, RuntimeTemplate] = {
         _build_torchtune_template(
             "qwen2.5-1.5b",
             "qwen2_5/1.5B",
-            f"tokenizer.path={MODEL_PATH}/vocab.json",
-            f"tokenizer.merges_file={MODEL_PATH}/merges.txt",
+            f"tokenizer.path={_MODEL_PATH}/vocab.json",
+            f"tokenizer.merges_file={_MODEL_PATH}/merges.txt",
         ),
     )
 }
