@@ -20,15 +20,15 @@ from trainer_core.backends.debug import DebugBackend
 from trainer_core.cli import main
 from trainer_core.errors import BackendUnavailableError, UnsupportedError
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
-from trainer_core.node import project as node_project, project_fetch, s3_client
+from trainer_core.node import load_function, project_fetch, s3_client
 from trainer_core.packaging import argv_payload
 from trainer_core.packaging.project import read_files
 from trainer_core.request_builder import build_request
 
 NODE = """
 import json, sys
-from trainer_core.node import project
-print(project.unpack(json.loads(sys.argv[1]), sys.argv[2]))
+from trainer_core.node import load_function
+print(load_function.unpack_project(json.loads(sys.argv[1]), sys.argv[2]))
 """
 
 
@@ -69,7 +69,7 @@ def prepare(request, place="s3://bucket/team/code"):
 
 def unpack(request, folder):
     folder.mkdir(mode=0o700, exist_ok=True)
-    return Path(node_project.unpack(request.project.model_dump(), str(folder)))
+    return Path(load_function.unpack_project(request.project.model_dump(), str(folder)))
 
 
 def test_small_files_travel_in_the_arguments_and_large_ones_through_the_place(build):

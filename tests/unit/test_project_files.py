@@ -14,7 +14,7 @@ import pytest
 from trainer_core import CustomTrainer
 from trainer_core.backends.debug import DebugBackend
 from trainer_core.backends.local.job_store import StateFolder
-from trainer_core.node import project as node_project
+from trainer_core.node import load_function, project as node_project
 from trainer_core.packaging import argv_payload, project as packed_project, serializer
 from trainer_core.packaging.project import read_files, read_project
 from trainer_core.request import Code
@@ -407,7 +407,7 @@ def test_files_arrive_byte_for_byte_and_stay_executable(tree, tmp_path):
     packed = read_project(root).pack()
     folder = tmp_path / "job"
     folder.mkdir(mode=0o700)
-    arrived = node_project.unpack(packed, str(folder))
+    arrived = load_function.unpack_project(packed, str(folder))
     found = {name: (folder / arrived / name).read_bytes() for name in files}
     assert found == read_files(packed) == {name: (root / name).read_bytes() for name in files}
     modes = {name: (folder / arrived / name).stat().st_mode & 0o777 for name in files}
@@ -444,7 +444,7 @@ def test_damaged_files_and_paths_that_lead_out_are_refused_where_they_arrive(tre
     packed = read_project(tree({"a.py": "1"})).pack()
     for damaged in ({**packed, "digest": "0" * 64}, {**packed, "archive": "AAAA"}, {**packed, "archive": "A"}):
         with pytest.raises(node_project.ProjectError, match="do not match their digest"):
-            node_project.unpack(damaged, str(tmp_path))
+            load_function.unpack_project(damaged, str(tmp_path))
     for name in ("../out", "/out", "a//b"):
         content = {"files": {name: "x"}, "executable": []}
         with pytest.raises(node_project.ProjectError, match="leads out of their folder"):

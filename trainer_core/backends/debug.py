@@ -52,8 +52,9 @@ from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outc
 from trainer_core.logs import find_last_progress
 from trainer_core.node import bootstrap, env
 from trainer_core.node.checkpoints import finish, release
+from trainer_core.node.load_function import unpack_project
 from trainer_core.node.progress import PREFIX, flush, reset
-from trainer_core.node.project import ProjectError, unpack
+from trainer_core.node.project import ProjectError
 from trainer_core.node.termination import parse_record, report_error, report_result
 from trainer_core.readable_log import format_log_line
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
@@ -398,7 +399,7 @@ def _import_from_project(project: Mapping[str, Any], parent: Path) -> Iterator[N
     parent.mkdir(mode=0o700, exist_ok=True)
     tops: set[str] = set()
     with contextlib.suppress(ProjectError):  # The function cannot be loaded, and reports it.
-        files = Path(unpack(project, str(parent)))
+        files = Path(unpack_project(project, str(parent)))
         tops.update(path.name for root in project["roots"] for path in (files / root).iterdir())
     # Modules that this process runs on stay.
     names = {top.removesuffix(".py") for top in tops} - sys.stdlib_module_names - {"trainer_core"}

@@ -34,7 +34,7 @@ _SAVE_FACTOR = 4
 _PARTS = 32
 _THREAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)(?: \[(.*)\])?")
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
-#: Folders into which the user's files are unpacked: those of `project.unpack` and of `load_function.load`.
+#: Folders into which the user's files are unpacked: those of `load_function.load`.
 _UNPACKED = re.compile(r'(?<=  File ").*[/\\](?:code-|trainjob_)[0-9a-f]{12}[/\\]')
 #: Files that are not the user's.
 _LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3[^/\\]*|trainer_core[/\\]node)[/\\]|^<frozen")

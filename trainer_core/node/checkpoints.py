@@ -359,6 +359,7 @@ class CheckpointStore:
             raise Stopped(f"it was told to stop; the checkpoint of step {step} is complete")
         if self._objective and self._agreement.pause:
             self._saves.flush()
+            progress.flush()
             self._objective.pause(step)
 
 

@@ -44,7 +44,7 @@ def load(payload: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
     if travelled or kind == "source":
         folder = _ensure_private_folder(folder)
     if travelled:
-        project.enter(project.unpack(travelled, str(folder)), travelled["roots"])
+        project.enter(unpack_project(travelled, str(folder)), travelled["roots"])
     if kind == "source":
         return _from_source(text, entry, folder, str(payload.get("origin") or ""))
     if kind == "reference":
@@ -52,6 +52,15 @@ def load(payload: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
     if kind == "cloudpickle":
         return _from_cloudpickle(text)
     raise PayloadError(f"the packaged function has the unknown kind {kind!r}; use source, reference or cloudpickle")
+
+
+def unpack_project(travelled: Mapping[str, Any], parent: str) -> str:
+    """Return the folder with the files, written first unless another process of the node has done it."""
+    if travelled.get("uri"):
+        from . import project_fetch  # Travels only with jobs that need it.
+
+        return project_fetch.unpack(travelled, parent)
+    return project.unpack(travelled, parent)
 
 
 def _from_source(text: str, entry: str, folder: Path, origin: str) -> Callable[..., Any]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import env, progress, termination
+from . import env, termination
 
 #: Names of metrics in the status of a TrainJob: that with [value, step, best], and the begin of those of rungs, with
 #: [step, value, milliseconds].
@@ -61,12 +61,12 @@ class Objective:
         """Return what `resume` takes, to keep it with a checkpoint."""
         return {**self.values, "rungs": list(self.values["rungs"]), "trial": self._trial}
 
-    def report(self, step: Any, metrics: Mapping[str, Any]) -> bool:
+    def report(self, step: Any, metrics: Mapping[str, Any], to_number: Callable[[Any], float | None]) -> bool:
         """Add a report that may have the metric; return whether it is the first one at or after a rung."""
         if self.metric not in metrics:
             return False
-        value = progress.to_number(metrics[self.metric])
-        is_rung = self.record(progress.to_number(step), value, int(time.time() * 1000))
+        value = to_number(metrics[self.metric])
+        is_rung = self.record(to_number(step), value, int(time.time() * 1000))
         if is_rung:
             self.store()
         return is_rung
@@ -117,7 +117,6 @@ class Objective:
 
     def pause(self, step: int) -> None:
         """Let the training end at a step whose checkpoint is complete."""
-        progress.flush()
         if env.rank() == 0:
             termination.report_values(Path(env.setting(env.TERMINATION_LOG)), paused_at=step)
         raise Paused(step)

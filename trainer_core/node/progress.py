@@ -118,7 +118,7 @@ class Reporter:
             return
         now = self._clock()
         is_last = step is not None and step == total
-        is_rung = self.objective is not None and self.objective.report(step, metrics or {})
+        is_rung = self.objective is not None and self.objective.report(step, metrics or {}, to_number)
         is_early = now < self._due and not is_last and not is_rung
         counts = {"step": step, "total": total}
         self._pending.update({key: to_number(value) for key, value in counts.items() if value is not None})

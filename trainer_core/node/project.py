@@ -31,13 +31,11 @@ class ProjectError(Exception):
 
 
 def unpack(project: Mapping[str, Any], parent: str) -> str:
-    """Return the folder with the files, written first unless another process of the node has done it."""
-    folder = os.path.join(parent, "code-" + project["digest"][:12])
-    if project.get("uri"):
-        from . import project_fetch  # Travels only with jobs that need it.
+    return write_all(decompress(project["archive"], project["digest"]), get_folder(project, parent))
 
-        return project_fetch.unpack(project["uri"], project["digest"], folder)
-    return write_all(decompress(project["archive"], project["digest"]), folder)
+
+def get_folder(project: Mapping[str, Any], parent: str) -> str:
+    return os.path.join(parent, "code-" + project["digest"][:12])
 
 
 def decompress(data: bytes | str, digest: str) -> bytes:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from . import files, locks
-from .project import ProjectError, decompress, write_all
+from .project import ProjectError, decompress, get_folder, write_all
 
 #: Seconds to wait for another process of this machine that fetches them.
 _TIMEOUT = 600.0
@@ -21,11 +23,12 @@ class FetchError(ProjectError):
     __module__ = "trainjob"
 
 
-def unpack(uri: str, digest: str, folder: str) -> str:
+def unpack(project: Mapping[str, Any], parent: str) -> str:
     """Write the files of an object into a folder, unless another process of the node has done it; return the folder."""
+    folder = get_folder(project, parent)
     with locks.locked_if_possible(Path(folder).parent, _TIMEOUT):
         # A folder is complete: it has got its name after its files.
-        return folder if Path(folder).is_dir() else write_all(_fetch(uri, digest), folder)
+        return folder if Path(folder).is_dir() else write_all(_fetch(project["uri"], project["digest"]), folder)
 
 
 def _fetch(uri: str, digest: str) -> bytes:
