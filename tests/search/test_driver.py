@@ -154,9 +154,6 @@ class ReportedRuns(JobRuns):
         super().__init__(client.backend, None, client.get_job_request)
         self.reports: dict[str, list[tuple[str, Outcome | None]]] = {}
 
-    def open_search(self, *_: Any) -> None:
-        return None
-
     @contextmanager
     def report_progress(self, ref: TrainJobRef) -> Iterator[Callable[[str, Outcome | None], None]]:
         reports = self.reports.setdefault(ref.name, [])

@@ -20,10 +20,10 @@ from trainer_core import (
     TrainJobTemplate,
     TrialConfig,
 )
-from trainer_core.client.runs import JobRuns
 from trainer_core.request import Owner
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.tracking.reporter import get_run_sender
+from trainer_core.tracking.search_run import open_search_run
 
 
 def train(rate: float) -> dict[str, float]:
@@ -109,9 +109,7 @@ def test_several_drivers_that_begin_at_the_same_time_have_one_run(debug, tracked
     barrier = Barrier(4)
 
     def find_parent(_):
-        run = JobRuns(debug.backend, None, debug.get_job_request).open_search(
-            Owner(key="dag/run/task"), request.tracking, definition
-        )
+        run = open_search_run(None, request.tracking, Owner(key="dag/run/task"), definition, "debug")
         barrier.wait()
         run.find_parent()
         barrier.wait()

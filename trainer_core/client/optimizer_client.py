@@ -49,6 +49,8 @@ class OptimizerClient(Searches):
         BackendUnavailableError: The backend needs an extra that is not installed, or cannot be reached.
     """
 
+    client: TrainerClient
+
     def __init__(self, backend_config: BackendConfig | None = None, tracking: MlflowServer | None = None) -> None:
         super().__init__(TrainerClient(backend_config, tracking))
 

@@ -6,12 +6,12 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from trainer_core.backends.initializer_sources import get_fetch_variables
@@ -21,14 +21,14 @@ from trainer_core.fetch import schemes
 from trainer_core.fetch.local_files import parse_local_path
 from trainer_core.fetch.settings import FetchSettings
 from trainer_core.fetch.source import Snapshot
-from trainer_core.jobs import REUSE_LABEL, Outcome, TrainJob
+from trainer_core.jobs import REUSE_LABEL, Observation, Outcome, TrainJob, TrainJobRef
 from trainer_core.lifecycle import adoption, reuse
 from trainer_core.node import s3_client
 from trainer_core.request import TrainJobRequest
 from trainer_core.text import shorten
 
 if TYPE_CHECKING:
-    from trainer_core.client.trainer_client import TrainerClient
+    from trainer_core.backends.base import Backend
 
 _log = logging.getLogger(__name__)
 #: Seconds within which storage must answer: what data is there, and whether artifacts exist.
@@ -40,6 +40,17 @@ _LOCAL = ("local", "container")
 _T = TypeVar("_T")
 
 
+class _JobReader(Protocol):
+    """What reads the TrainJobs of a backend; see `TrainerClient`."""
+
+    @property
+    def backend(self) -> Backend: ...
+    def find_jobs(self, request: TrainJobRequest) -> Sequence[adoption.ExistingJob]: ...
+    def list_jobs(self, *, labels: Mapping[str, str] | None = None) -> list[TrainJob]: ...
+    def get_job_ref(self, name: str) -> TrainJobRef: ...
+    def observe(self, job: TrainJobRef) -> Observation: ...
+
+
 @dataclass(frozen=True)
 class TrainingKey:
     """The key of a training, or why it has none."""
@@ -48,7 +59,7 @@ class TrainingKey:
     unknown: tuple[str, ...] = ()
 
 
-def look_up(client: TrainerClient, request: TrainJobRequest) -> tuple[TrainJobRequest, Outcome | None]:
+def look_up(client: _JobReader, request: TrainJobRequest) -> tuple[TrainJobRequest, Outcome | None]:
     """Return the request with its key, and the outcome of an earlier TrainJob with the same one; None without any."""
     request = request.model_copy(update={"reuse_key": None})
     if request.reuse is None or request.search is not None:
@@ -66,7 +77,7 @@ def look_up(client: TrainerClient, request: TrainJobRequest) -> tuple[TrainJobRe
     return request, find(client, known.key, within)
 
 
-def compute_key(client: TrainerClient, request: TrainJobRequest) -> TrainingKey:
+def compute_key(client: _JobReader, request: TrainJobRequest) -> TrainingKey:
     """Return the key of a request, or all that is unknown."""
     versions = client.backend.read_versions(request)
     data, problems = _list_digests(request, client.backend.name in _LOCAL)
@@ -79,7 +90,7 @@ def describe_reuse(name: str, finished: datetime | None) -> str:
     return f"reused {name} of {finished:%Y-%m-%d}: it trained the same, so nothing is trained again"
 
 
-def find(client: TrainerClient, key: str, within: float) -> Outcome | None:
+def find(client: _JobReader, key: str, within: float) -> Outcome | None:
     """Return the outcome of the newest complete TrainJob with a key that ended in time, and whose artifacts exist."""
     now, end = datetime.now(timezone.utc), time.monotonic() + _STORAGE_SECONDS
     for job in client.list_jobs(labels={REUSE_LABEL: key}):
@@ -90,7 +101,7 @@ def find(client: TrainerClient, key: str, within: float) -> Outcome | None:
     return None
 
 
-def _read_outcome(client: TrainerClient, job: TrainJob, end: float) -> Outcome | None:
+def _read_outcome(client: _JobReader, job: TrainJob, end: float) -> Outcome | None:
     """Return the outcome of a complete TrainJob; None, with a log line, if an artifact is not known to exist."""
     try:
         ref = client.get_job_ref(job.name)

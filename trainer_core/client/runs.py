@@ -17,13 +17,11 @@ from trainer_core.backends.base import Backend
 from trainer_core.errors import BackendUnavailableError, TrainerError
 from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.logs import LogChunk
-from trainer_core.request import Owner, TrackingRequest, TrainJobRequest
+from trainer_core.request import TrainJobRequest
 from trainer_core.secrets import redact
 
 if TYPE_CHECKING:
-    from trainer_core.search.definition import SearchDefinition
     from trainer_core.tracking.reporter import EndedRun, RunReporter
-    from trainer_core.tracking.search_run import SearchRun
     from trainer_core.tracking.server import MlflowServer
 
 
@@ -95,19 +93,6 @@ class JobRuns:
             raise
         submission.bind(ref)
         return ref
-
-    def open_search(
-        self, owner: Owner, tracking: TrackingRequest | None, definition: SearchDefinition
-    ) -> SearchRun | None:
-        """Return the run of a search, which may not exist yet; None if the search is not tracked by MLflow."""
-        if not self.tracks_all and tracking is None:
-            return None
-        from trainer_core.tracking.search_run import SearchRun
-        from trainer_core.tracking.server import choose_server
-
-        tracking = tracking or TrackingRequest()
-        server = choose_server(tracking.uri, self.server) if tracking.kind == "mlflow" else None
-        return SearchRun(server, tracking, owner, definition, self._backend.name) if server else None
 
     def get_run(self, ref: TrainJobRef) -> TrackedRun | None:
         """Return the run of a job; None if it is not tracked, or has no run yet."""

@@ -32,7 +32,7 @@ from trainer_core.errors import BackendUnavailableError, ConflictError, JobNotFo
 from trainer_core.jobs import FAILED, Category, Diagnosis, ObjectiveReport, Observation, Outcome, RungValue, TrainJobRef
 from trainer_core.lifecycle import adoption, search as decisions, wait_state
 from trainer_core.lifecycle.search import EntryView, Record, SearchTable, Start, Stop, TrialView
-from trainer_core.request import Owner, SearchEntry, TrainJobRequest
+from trainer_core.request import Owner, SearchEntry, TrackingRequest, TrainJobRequest
 from trainer_core.search import sampling, snapshot, template as templates
 from trainer_core.search.definition import OptunaSampler, SearchDefinition
 from trainer_core.search.history import SettledTrial, parse_lines
@@ -42,7 +42,8 @@ from trainer_core.search.tables import build_outcome
 
 if TYPE_CHECKING:
     from trainer_core.backends.follower import Follower
-    from trainer_core.client import TrainerClient
+    from trainer_core.search.trial_client import TrialClient
+    from trainer_core.tracking.search_run import SearchRun
 
 _log = logging.getLogger(__name__)
 #: Entries between two that carry the lines of all trials.
@@ -112,7 +113,7 @@ class SearchDriver:
 
     def __init__(
         self,
-        client: TrainerClient,
+        client: TrialClient,
         owner: Owner,
         definition: SearchDefinition | None = None,
         template: TrainJobRequest | None = None,
@@ -150,15 +151,24 @@ class SearchDriver:
             templates.check_project_size(self.template, self.definition.trial_config.num_trials)
         self._check_same_search(own)
         self._read_settings([request.search for _, request, _ in own if request.search])
-        self._run = client.runs.open_search(owner, self.template.tracking, self.definition)
+        self._run = self._open_run()
         for job in jobs:
             self._add(*job)
         client.repeat_while_unavailable("The list of a search's TrainJobs", self._verify_gaps)
         best = self._decide().table.best
         self._best = best.number if best else None
 
+    def _open_run(self) -> SearchRun | None:
+        runs, tracking = self.client.runs, self.template.tracking
+        if not runs.tracks_all and tracking is None:
+            return None
+        from trainer_core.tracking.search_run import open_search_run  # Loads the modules of HTTP.
+
+        tracking = tracking or TrackingRequest()
+        return open_search_run(runs.server, tracking, self.owner, self.definition, self.client.backend.name)
+
     @classmethod
-    def find(cls, client: TrainerClient, key: str, generation: str | None = None) -> SearchDriver:
+    def find(cls, client: TrialClient, key: str, generation: str | None = None) -> SearchDriver:
         """Return the driver of an existing search; of its newest generation, unless one is given."""
         jobs = snapshot.list_jobs(client, key)
         if generation is None:

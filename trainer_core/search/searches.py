@@ -21,7 +21,7 @@ from trainer_core.search.results import OptimizationJob, Result, SearchOutcome
 from trainer_core.template import TrainJobTemplate
 
 if TYPE_CHECKING:
-    from trainer_core.client import TrainerClient
+    from trainer_core.search.trial_client import TrialClient
 
 _log = logging.getLogger(__name__)
 _STATUSES = frozenset({"Created", "Running", "Complete", "Failed"})
@@ -30,7 +30,7 @@ _STATUSES = frozenset({"Created", "Running", "Complete", "Failed"})
 class Searches:
     """The searches of a client. `OptimizerClient` is one that makes its client."""
 
-    def __init__(self, client: TrainerClient) -> None:
+    def __init__(self, client: TrialClient) -> None:
         self.client = client
 
     def start(

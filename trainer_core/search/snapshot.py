@@ -18,7 +18,7 @@ from trainer_core.search.history import SettledTrial, parse_lines
 from trainer_core.search.results import Trial
 
 if TYPE_CHECKING:
-    from trainer_core.client import TrainerClient
+    from trainer_core.search.trial_client import TrialClient
 
 SearchJob: TypeAlias = tuple[TrainJobRef, TrainJobRequest, Observation]
 
@@ -46,12 +46,12 @@ class SearchSnapshot:
         return tables.build_trials(self.definition, self.table)
 
 
-def read_search(client: TrainerClient, key: str, generation: str | None = None) -> SearchSnapshot:
+def read_search(client: TrialClient, key: str, generation: str | None = None) -> SearchSnapshot:
     """Return a search; of its newest generation, unless one is given."""
     return build_snapshot(key, list_jobs(client, key), generation, time.time())
 
 
-def list_jobs(client: TrainerClient, key: str) -> list[SearchJob]:
+def list_jobs(client: TrialClient, key: str) -> list[SearchJob]:
     """Return the TrainJobs of a search, of all generations."""
     return [job for job in client.backend.list_search_jobs(key, ()).values() if job is not None]
 

@@ -14,7 +14,7 @@ from trainer_core.search.parameters import to_text
 from trainer_core.search.results import BestTrial, Metric, Result, SearchOutcome, Trial
 
 if TYPE_CHECKING:
-    from trainer_core.client import TrainerClient
+    from trainer_core.search.trial_client import TrialClient
 
 
 def build_trials(definition: SearchDefinition, table: SearchTable) -> list[Trial]:
@@ -33,7 +33,7 @@ def build_result(definition: SearchDefinition, table: SearchTable) -> Result | N
     )
 
 
-def build_outcome(client: TrainerClient, name: str, definition: SearchDefinition, table: SearchTable) -> SearchOutcome:
+def build_outcome(client: TrialClient, name: str, definition: SearchDefinition, table: SearchTable) -> SearchOutcome:
     """Return how a search ended, with what the best trial left if its TrainJob still exists."""
     lines = table.settled.values()
     return SearchOutcome(
@@ -100,7 +100,7 @@ def _build_metric(definition: SearchDefinition, trial: TrialView, name: str, val
     return Metric(name, repr(min(values)), repr(max(values)), repr(value))
 
 
-def _build_best(client: TrainerClient, table: SearchTable) -> BestTrial | None:
+def _build_best(client: TrialClient, table: SearchTable) -> BestTrial | None:
     best = table.best
     if best is None:
         return None

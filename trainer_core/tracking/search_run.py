@@ -26,7 +26,7 @@ from trainer_core.tracking import tags
 from trainer_core.tracking.mlflow_api import MlflowApi, MlflowRun, fit_names, get_report_api, get_submit_api
 from trainer_core.tracking.reporter import get_run_sender
 from trainer_core.tracking.run import DEFAULT_EXPERIMENT
-from trainer_core.tracking.server import MlflowServer
+from trainer_core.tracking.server import MlflowServer, choose_server
 from trainer_core.tracking.submission import did_not_answer, note_unreachable
 
 _log = logging.getLogger(__name__)
@@ -185,6 +185,14 @@ class SearchRun:
         del definition["trial_config"]  # A search that is extended has other limits: they are a tag.
         texts = {f"trainjob.search.{name}": to_text(value) for name, value in {**params, **definition}.items()}
         api.log_batch(run_id, params=texts)
+
+
+def open_search_run(
+    own: MlflowServer | None, tracking: TrackingRequest, owner: Owner, definition: SearchDefinition, backend: str
+) -> SearchRun | None:
+    """Return the run of a search, which may not exist yet; None if the search is not tracked by MLflow."""
+    server = choose_server(tracking.uri, own) if tracking.kind == "mlflow" else None
+    return SearchRun(server, tracking, owner, definition, backend) if server else None
 
 
 def _build_curve(
