@@ -50,7 +50,7 @@ class TrainJobHook(BaseHook):
             connection does not exist, `backend` or the Airflow setting ``[trainjob] backend`` must name a backend.
             None: use no connection.
         backend: Name of the backend. Default: None, the backend of the connection.
-        backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
+        backend_config: A configuration of `trainer_core`, used instead of the connection, or a dict of settings
             that override those of the connection. Default: None.
     """
 

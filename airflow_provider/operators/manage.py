@@ -92,7 +92,7 @@ class DeleteTrainJobOperator(ManageOperator):
             its uid: a newer job of the same name is not deleted. Required. Templated.
         backend: Name of the backend. Default: None, the backend of the ref; for a name, the backend of the connection.
             Not templated.
-        backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
+        backend_config: A configuration of `trainer_core`, used instead of the connection, or a dict of settings
             that override those of the connection. Default: None. Not templated.
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
             connection does not exist, the backend must be named by `backend`, by a ref, or by the Airflow setting
@@ -132,7 +132,7 @@ class SuspendTrainJobOperator(_SuspendResumeOperator):
             its uid. Required. Templated.
         backend: Name of the backend. Default: None, the backend of the ref; for a name, the backend of the connection.
             Not templated.
-        backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
+        backend_config: A configuration of `trainer_core`, used instead of the connection, or a dict of settings
             that override those of the connection. Default: None. Not templated.
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
             connection does not exist, the backend must be named by `backend`, by a ref, or by the Airflow setting
@@ -158,7 +158,7 @@ class ResumeTrainJobOperator(_SuspendResumeOperator):
             its uid. Required. Templated.
         backend: Name of the backend. Default: None, the backend of the ref; for a name, the backend of the connection.
             Not templated.
-        backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
+        backend_config: A configuration of `trainer_core`, used instead of the connection, or a dict of settings
             that override those of the connection. Default: None. Not templated.
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
             connection does not exist, the backend must be named by `backend`, by a ref, or by the Airflow setting

@@ -131,7 +131,7 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         backend: Name of the backend: ``local``, ``debug``, ``container``, ``kubernetes``, ``runai`` or
             ``training-operator``. Default: None, the backend of the connection: options are then checked against it
             when the task runs, before anything is created. Not templated.
-        backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
+        backend_config: A configuration of `trainer_core`, used instead of the connection, or a dict of settings
             that override those of the connection. Default: None. Not templated.
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
             connection does not exist, `backend` or the Airflow setting ``[trainjob] backend`` must name a backend;

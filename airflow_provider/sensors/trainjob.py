@@ -60,7 +60,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         job: Ref of the TrainJob, such as the result of ``TrainJobOperator(wait_for_completion=False)``
             (``submit.output``), or a template that renders to a ref. Required. Templated.
         backend: Name of the backend. Default: None, the backend of the ref. Not templated.
-        backend_config: A configuration of `trainer_core.config`, used instead of the connection, or a dict of settings
+        backend_config: A configuration of `trainer_core`, used instead of the connection, or a dict of settings
             that override those of the connection. Default: None. Not templated.
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that
             connection does not exist, the backend must be named by `backend`, by a ref, or by the Airflow setting

@@ -442,7 +442,7 @@ def test_an_unknown_context_lists_the_known_ones(account, tmp_path):
 def test_a_missing_package_leads_to_the_pip_command(tmp_path):
     program = (
         "import sys; sys.modules['kubernetes.config'] = None; sys.modules['kubernetes'] = None\n"
-        "from trainer_core.k8s.connection import Connection; from trainer_core.config import KubernetesBackendConfig\n"
+        "from trainer_core import KubernetesBackendConfig; from trainer_core.k8s.connection import Connection\n"
         "try: Connection(KubernetesBackendConfig())\n"
         "except Exception as error: print(type(error).__name__, error)"
     )

@@ -133,7 +133,7 @@ def test_memory_is_no_part_of_the_key_but_devices_are():
 
 def test_the_key_is_the_same_in_any_process_whatever_the_order():
     code = (
-        "import sys, json; from trainer_core.lifecycle import reuse; from trainer_core.request import TrainJobRequest;"
+        "import sys, json; from trainer_core import TrainJobRequest; from trainer_core.lifecycle import reuse;"
         "print(reuse.build_key(TrainJobRequest.parse(json.loads(sys.argv[1])), {'b': 1, 'a': 2}, {}))"
     )
     data = json.dumps({"trainer": dict(reversed(TRAINER.items())), "name": "job"})

@@ -99,7 +99,7 @@ class TrainerClient:
         ```
 
     Args:
-        backend_config: Which backend to use and how to reach it: one of the configurations in `trainer_core.config`,
+        backend_config: Which backend to use and how to reach it: one of the configurations of `trainer_core`,
             such as ``KubernetesBackendConfig(namespace="team-a")``. None (the default) uses the backend named by the
             environment variable ``TRAINJOB_BACKEND``, or ``local`` (processes on this machine) if it is not set.
         tracking: The MLflow server on which TrainJobs are tracked. None (the default) uses the one that
