@@ -15,8 +15,10 @@ from typing import Any
 
 from trainer_core.text import shorten
 
-#: 63 minus the length of ``-dataset-initializer-0-0-xxxxx``.
-MAX_NAME_LENGTH = 33
+#: Characters of a label and of the host name of a pod in Kubernetes.
+MAX_LABEL_LENGTH = 63
+#: Characters of the name of a TrainJob, which has the longest of its pods' suffixes behind it.
+MAX_NAME_LENGTH = MAX_LABEL_LENGTH - len("-dataset-initializer-0-0-xxxxx")
 
 _DIGEST_LENGTH = 10
 #: With ``champion-`` before it, an alias of a model registry; by itself, the value of a label.

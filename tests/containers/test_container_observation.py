@@ -21,7 +21,7 @@ from container_jobs import (
 
 from trainer_core.backends.container import job_journal, names, observations, outcome, timestamps
 from trainer_core.backends.container.engine import EngineRequestError
-from trainer_core.backends.container.plan import RESULT_PATH
+from trainer_core.backends.container.paths import RESULT_PATH
 from trainer_core.backends.container.reconcile import Fail, Start, next_action
 from trainer_core.jobs import Category
 from trainer_core.lifecycle.diagnosis import Facts

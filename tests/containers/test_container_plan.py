@@ -13,6 +13,7 @@ from container_jobs import PACKAGED, build_job, build_plan, build_request, build
 
 from trainer_core.backends.container import create_request, plan
 from trainer_core.backends.container.create_request import CreateInputs
+from trainer_core.backends.container.paths import CODE_PATH
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.request import TrainJobRequest
 
@@ -310,7 +311,7 @@ def test_checkpoints_to_load_are_where_the_job_keeps_its_own(load, message):
 
 @pytest.mark.parametrize(
     ("uri", "of_node"),
-    [("file:///place/f.json.zlib", f"file://{plan.CODE_PATH}"), ("s3://b/f.json.zlib", "s3://b/f.json.zlib")],
+    [("file:///place/f.json.zlib", f"file://{CODE_PATH}"), ("s3://b/f.json.zlib", "s3://b/f.json.zlib")],
 )
 def test_a_node_reads_a_large_project_from_its_copy_or_from_the_bucket(uri, of_node):
     project = {"digest": "0" * 64, "files": 1, "size": 1, "uri": uri}

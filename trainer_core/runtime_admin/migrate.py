@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer_core import resources
+from trainer_core import naming, resources
 from trainer_core.errors import InvalidRequestError
 from trainer_core.k8s import labels, resources as kinds
 from trainer_core.k8s.runtimes import ANCESTOR_LABEL, FRAMEWORK_LABEL, NODE, RESERVED_ENV, TRAINER
@@ -26,7 +26,6 @@ _SPECS = "spec.pytorchReplicaSpecs"
 _KUBECTL = "kubectl.kubernetes.io/last-applied-configuration"
 #: Container fields that the TrainJob has, or that only the operator uses.
 _TRAINER_FIELDS = ("name", "image", "command", "args", "env", "resources")
-_MAX_LABEL = 63
 _PYTORCH_JOB = {"apiVersion": kinds.PYTORCH_JOBS.api_version, "kind": kinds.PYTORCH_JOBS.kind}
 _MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 #: Exit codes after which the operator restarts a node with the restart policy ExitCode.
@@ -189,8 +188,9 @@ def _check_elastic_policy(spec: Mapping[str, Any], nodes: int) -> Iterator[Note]
 
 def _check_name_length(name: str, nodes: int) -> Iterator[Note]:
     pod = f"{name}-{NODE}-0-{nodes - 1}-xxxxx"
-    if len(pod) > _MAX_LABEL:
-        message = f"its pods would be named {pod}, longer than {_MAX_LABEL} characters; choose a shorter name"
+    if len(pod) > naming.MAX_LABEL_LENGTH:
+        limit = naming.MAX_LABEL_LENGTH
+        message = f"its pods would be named {pod}, longer than {limit} characters; choose a shorter name"
         yield Note("metadata.name", message)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from trainer_core.backends.container import names
 from trainer_core.backends.container.job_journal import ContainerJob
-from trainer_core.backends.container.plan import CACHE_PATH, DATA_PATHS, FETCH
+from trainer_core.backends.container.paths import CACHE_PATH, DATA_PATHS
+from trainer_core.backends.container.plan import FETCH
 
 #: File with the credentials of a step. It is in the container's own layer, readable by its user only, and emptied when
 #: the job has ended.

@@ -13,7 +13,8 @@ from trainer_core.backends.container import job_journal, names, observations
 from trainer_core.backends.container.engine import Engine, EngineRequestError
 from trainer_core.backends.container.job_journal import Container, ContainerJob
 from trainer_core.backends.container.logs import ProgressReader, read_last_lines
-from trainer_core.backends.container.plan import COPY, FETCH, NODE, RESULT_PATH, TERMINATION_PATH
+from trainer_core.backends.container.paths import RESULT_PATH, TERMINATION_PATH
+from trainer_core.backends.container.plan import COPY, FETCH, NODE
 from trainer_core.backends.container.reconcile import Fail
 from trainer_core.backends.container.timestamps import format_time
 from trainer_core.jobs import AttemptMemory, build_complete_outcome

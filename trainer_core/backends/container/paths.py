@@ -1,9 +1,22 @@
-"""Files of the container backend on the submitter's machine. The state of jobs is on the engine."""
+"""Paths of the container backend: in a container, and of its files on the submitter's machine."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from trainer_core.node import env
+
+#: Path of the fetched data in a container, by role.
+DATA_PATHS = {"dataset": env.DEFAULTS[env.DATASET_PATH], "model": env.DEFAULTS[env.MODEL_PATH]}
+#: Files that a node writes and that are read when it has exited. /dev/termination-log cannot be used, because /dev does
+#: not exist then. Every user of a container can write to /tmp.
+TERMINATION_PATH = "/tmp/trainjob-termination.json"  # noqa: S108
+RESULT_PATH = "/tmp/trainjob-result.json"  # noqa: S108
+#: Path of the cache that jobs share. Data that is in it is linked and not fetched again.
+CACHE_PATH = "/trainjob-cache"
+#: File with the files of a large project, copied into the container of each node before it starts.
+CODE_PATH = "/trainjob-code.json.zlib"
 
 
 def state_folder() -> Path:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from trainer_core import checkpoint_location, resources
 from trainer_core.backends.container import names, pod_template
+from trainer_core.backends.container.paths import CACHE_PATH, CODE_PATH, DATA_PATHS, RESULT_PATH, TERMINATION_PATH
 from trainer_core.config import ContainerBackendConfig
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.k8s import runtimes
@@ -21,16 +22,6 @@ from trainer_core.validation import check_reserved_env
 
 #: Kinds of steps: copy a folder of this machine, fetch with an initializer image, train.
 COPY, FETCH, NODE = "copy", "fetch", "node"
-#: Path of the fetched data in a container, by role.
-DATA_PATHS = {"dataset": env.DEFAULTS[env.DATASET_PATH], "model": env.DEFAULTS[env.MODEL_PATH]}
-#: Files that a node writes and that are read when it has exited. /dev/termination-log cannot be used, because /dev does
-#: not exist then. Every user of a container can write to /tmp.
-TERMINATION_PATH = "/tmp/trainjob-termination.json"  # noqa: S108
-RESULT_PATH = "/tmp/trainjob-result.json"  # noqa: S108
-#: Path of the cache that jobs share. Data that is in it is linked and not fetched again.
-CACHE_PATH = "/trainjob-cache"
-#: File with the files of a large project, copied into the container of each node before it starts.
-CODE_PATH = "/trainjob-code.json.zlib"
 _WORKSPACE = "/workspace"
 #: Port of the rendezvous. Each job has its own network, so the port is always free.
 _PORT = 29500

@@ -21,7 +21,8 @@ from trainer_core.backends.container.create_request import CreateInputs
 from trainer_core.backends.container.engine import Engine, EngineConflictError, EngineNotFoundError, EngineRequestError
 from trainer_core.backends.container.job_journal import Container, ContainerJob
 from trainer_core.backends.container.observations import parse_request
-from trainer_core.backends.container.plan import CODE_PATH, COPY, FETCH, NODE, restore_commands
+from trainer_core.backends.container.paths import CODE_PATH
+from trainer_core.backends.container.plan import COPY, FETCH, NODE, restore_commands
 from trainer_core.backends.container.reconcile import (
     Complete,
     Copy,

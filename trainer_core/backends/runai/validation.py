@@ -7,10 +7,10 @@ from trainer_core.backends.runai.manifest import MIG_PREFIX, get_num_nodes
 from trainer_core.backends.runai.runtime_templates import RuntimeTemplate
 from trainer_core.errors import UnsupportedError
 from trainer_core.k8s import manifest_common
+from trainer_core.naming import MAX_LABEL_LENGTH
 from trainer_core.request import TrainerRequest, TrainJobRequest
 from trainer_core.validation import RESERVED_TORCH_ENV, check_reserved_env
 
-_MAX_LABEL_LENGTH = 63
 #: Length that Run:ai adds to the name of a workload for the name of its service: ``tw-<name>-0-clusterip``.
 _SERVICE_AFFIX_LENGTH = len("tw--0-clusterip")
 #: Default of `terminationGracePeriodSeconds` of a pod, which a workload cannot change.
@@ -71,11 +71,11 @@ def _check_sources(request: TrainJobRequest) -> None:
 
 
 def _check_name(name: str, nodes: int) -> None:
-    limit = _MAX_LABEL_LENGTH - max(_SERVICE_AFFIX_LENGTH, len(f"-worker-{nodes}"))
+    limit = MAX_LABEL_LENGTH - max(_SERVICE_AFFIX_LENGTH, len(f"-worker-{nodes}"))
     if len(name) > limit:
         raise UnsupportedError(
             f"job name {name!r} has {len(name)} characters, so the names of its service and pods would exceed "
-            f"{_MAX_LABEL_LENGTH}; use at most {limit}"
+            f"{MAX_LABEL_LENGTH}; use at most {limit}"
         )
 
 

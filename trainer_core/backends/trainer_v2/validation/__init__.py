@@ -16,10 +16,10 @@ from trainer_core.backends.trainer_v2.validation import runtime_patches, torchtu
 from trainer_core.errors import UnsupportedError
 from trainer_core.k8s import runtimes
 from trainer_core.k8s.manifest_common import PVC_SCHEME, build_trainer_env, check_pvc_uri, check_reserved_metadata
+from trainer_core.naming import MAX_LABEL_LENGTH
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.validation import check_reserved_env
 
-_MAX_LABEL_LENGTH = 63
 #: Length of the suffix ``-xxxxx`` that the Job controller appends to the name of a pod.
 _POD_SUFFIX_LENGTH = 6
 _TRAINERS = {"custom": "CustomTrainer", "container": "CustomTrainerContainer", "builtin": "BuiltinTrainer"}
@@ -185,11 +185,11 @@ def _check_pod_names(trainer: TrainerRequest | None, runtime: Mapping[str, Any],
     for job in runtimes.list_replicated_jobs(runtime):
         last = _count_pods(job, trainer, runtime) - 1
         suffix = f"-{job['name']}-{(job.get('replicas') or 1) - 1}-{last}"
-        limit = _MAX_LABEL_LENGTH - len(suffix) - _POD_SUFFIX_LENGTH
+        limit = MAX_LABEL_LENGTH - len(suffix) - _POD_SUFFIX_LENGTH
         if len(name) > limit:
             raise UnsupportedError(
                 f"job name {name!r} has {len(name)} characters, so the pod name {name}{suffix}-xxxxx would exceed "
-                f"{_MAX_LABEL_LENGTH}; use at most {limit} with runtime {runtimes.get_name(runtime)!r}"
+                f"{MAX_LABEL_LENGTH}; use at most {limit} with runtime {runtimes.get_name(runtime)!r}"
             )
 
 

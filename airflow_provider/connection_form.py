@@ -1,0 +1,67 @@
+"""The form of a connection of type `trainjob` in Airflow's UI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _build_text_field(label: str, description: str) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"]}}
+
+
+#: Fields of the connection form. `TrainJobHook` reads these fields and no others.
+CONNECTION_FIELDS: dict[str, Any] = {
+    "backend": {
+        "label": "Backend",
+        "description": "Where training jobs run.",
+        "schema": {
+            "type": ["string", "null"],
+            "enum": ["local", "debug", "container", "kubernetes", "runai", "training-operator"],
+            "default": "local",
+        },
+    },
+    "home": _build_text_field("State folder", "local: folder of all jobs. Default: $TRAINJOB_HOME, else ~/.trainjob."),
+    "max_parallel": {
+        "label": "Parallel jobs",
+        "description": "local: jobs that run on a host at the same time; others are queued. Default: no limit.",
+        "schema": {"type": ["integer", "null"], "minimum": 1},
+    },
+    "namespace": _build_text_field("Namespace", "kubernetes, runai, training-operator: namespace of the jobs."),
+    "context": _build_text_field("Context", "kubernetes, runai, training-operator: context of the kubeconfig."),
+    "config_file": _build_text_field("Kubeconfig", "kubernetes, runai, training-operator: path of the kubeconfig."),
+    "kube_config": {
+        "label": "Kubeconfig content",
+        "description": "kubernetes, runai, training-operator: a kubeconfig in JSON, with a token or certificate data.",
+        "schema": {"type": ["string", "null"], "format": "password"},
+    },
+    "in_cluster": {
+        "label": "In cluster",
+        "description": "kubernetes, runai, training-operator: use the service account of the pod Airflow runs in.",
+        "schema": {"type": ["boolean", "null"], "default": False},
+    },
+    "project": _build_text_field("Project", "runai: the Run:ai project."),
+    "checkpoints_uri": _build_text_field(
+        "Checkpoints", "Where jobs keep checkpoints: pvc://<claim>/<path>, s3://<bucket>/<path> or file:///<folder>."
+    ),
+    "code_uri": _build_text_field(
+        "Code", "Where code goes that is too large for a job: s3://<bucket>/<path>; local, container: file:///<folder>."
+    ),
+    "resource_interval": {
+        "label": "Resource reports",
+        "description": "Seconds between two reports of processor, memory and GPUs; 0 for none. Default: 10.",
+        "schema": {"type": ["number", "null"], "minimum": 0},
+    },
+    "default_options": _build_text_field(
+        "Default options", "Options of each job that does not have them, in YAML: [{Stalled: {after: 30m}}]."
+    ),
+    "scheduling_grace": _build_text_field(
+        "Scheduling grace",
+        "kubernetes, runai, training-operator: how long a pod may wait for a node, such as 45m. Default: 30m.",
+    ),
+    "container_host": _build_text_field("Engine address", "container: URL of the Docker or Podman engine."),
+    "dashboard_url": _build_text_field(
+        "Dashboard",
+        "URL template of a job in a dashboard, such as https://dash.example/${namespace}/${name}; tasks link to it.",
+    ),
+    "logs_url": _build_text_field("Logs", "URL template of a job's log lines in a log store."),
+}
