@@ -43,7 +43,10 @@ __all__ = [
     "ACCESS_MODES",
     "CONTROLLERS",
     "KEPT_CHECKPOINTS",
+    "KUEUE_QUEUE",
+    "PATCH_MANAGER",
     "TRACKING_SECRETS",
+    "VOLCANO_QUEUE",
     "Checkpoints",
     "Code",
     "Distributed",
@@ -66,6 +69,11 @@ __all__ = [
 #: Controllers that can reconcile a TrainJob (``spec.managedBy``).
 Controller = Literal["trainer.kubeflow.org/trainjob-controller", "kueue.x-k8s.io/multikueue"]
 CONTROLLERS: tuple[str, ...] = get_args(Controller)
+#: Label of Kueue and annotation of Volcano: the queue in which a job waits.
+KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
+#: Field manager of the patch that the option RuntimePatch makes, as in the Kubeflow SDK.
+PATCH_MANAGER = "trainer.kubeflow.org/kubeflow-sdk"
 #: Access modes of a volume claim that can be written to (``spec.accessModes``).
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 ACCESS_MODES: tuple[str, ...] = get_args(AccessMode)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from trainer_core.node.resource_monitor import PREFIX
+from trainer_core.node.env import RESOURCE_PREFIX
 from trainer_core.text import format_memory
 
 _GPU_FIELDS = ("number", "utilization", "memory", "memory_limit")
@@ -120,7 +120,7 @@ def parse_resource_report(line: str) -> dict[str, Any] | None:
         ``t`` (milliseconds since 1970), ``cpu`` (percent), ``memory`` and ``memory_limit`` (bytes), and ``gpus``: a
         list of ``number``, ``utilization`` (percent), ``memory`` and ``memory_limit``, as far as they are known.
     """
-    _, found, text = line.partition(PREFIX)
+    _, found, text = line.partition(RESOURCE_PREFIX)
     if not found:
         return None
     try:
@@ -137,7 +137,7 @@ def strip_resource_report(line: str) -> str | None:
 
     A report that met an unfinished line of the training is behind the beginning of that line.
     """
-    before, found, _ = line.partition(PREFIX)
+    before, found, _ = line.partition(RESOURCE_PREFIX)
     return line if not found else before or None
 
 

@@ -20,7 +20,7 @@ from airflow_provider.client_cache import run_in_thread
 from airflow_provider.task_log import LOG_KEY, POLL_SECONDS, LogPosition
 
 if TYPE_CHECKING:
-    from trainer_core.backends.follower import Follower
+    from trainer_core.client import Follower
     from trainer_core.jobs import TrainJobRef
     from trainer_core.logs import LogChunk
 

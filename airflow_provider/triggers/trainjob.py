@@ -30,8 +30,7 @@ from trainer_core.lifecycle.wait_state import PendingFailureLog
 from trainer_core.retries import repeat_while_failing_async
 
 if TYPE_CHECKING:
-    from trainer_core.backends.follower import Follower
-    from trainer_core.client import TrainerClient
+    from trainer_core.client import Follower, TrainerClient
 
 __all__ = ["TrainJobTrigger"]
 

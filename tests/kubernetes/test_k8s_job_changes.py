@@ -13,7 +13,7 @@ from trainer_core.jobs import Category, Diagnosis, JobFailedError, Outcome
 from trainer_core.k8s import labels, resources
 from trainer_core.k8s.errors import WriteConflictError
 from trainer_core.k8s.job_writer import JobWriter
-from trainer_core.k8s.labels import KUEUE_QUEUE
+from trainer_core.request import KUEUE_QUEUE
 
 QUEUED = {"metadata": {"labels": {KUEUE_QUEUE: "training"}}}
 KUEUE_PATCH = {

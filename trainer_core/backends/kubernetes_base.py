@@ -33,7 +33,6 @@ from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_feed import stream_log_lines
 from trainer_core.k8s.job_reader import JobReader
 from trainer_core.k8s.job_writer import JobWriter
-from trainer_core.k8s.labels import KUEUE_QUEUE
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.runtimes import list_further_images
 from trainer_core.lifecycle import reuse
@@ -41,7 +40,7 @@ from trainer_core.lifecycle.adoption import ExistingJob, list_other_names
 from trainer_core.lifecycle.reuse import Versions
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps
 from trainer_core.packaging import argv_payload
-from trainer_core.request import TRACKING_SECRETS, Code, TrainJobRequest
+from trainer_core.request import KUEUE_QUEUE, TRACKING_SECRETS, Code, TrainJobRequest
 from trainer_core.retries import repeat_while_failing
 from trainer_core.runtimes import Runtime
 

@@ -4,7 +4,8 @@
 orchestrators call: the end of a wait of their own, and reports to MLflow.
 """
 
+from trainer_core.backends.follower import Follower
 from trainer_core.client.runs import TrackedRun
 from trainer_core.client.trainer_client import TrainerClient, backend_for
 
-__all__ = ["TrackedRun", "TrainerClient", "backend_for"]
+__all__ = ["Follower", "TrackedRun", "TrainerClient", "backend_for"]

@@ -16,6 +16,7 @@ from trainer_core.k8s.parsing import RawObject, parse_seconds, parse_time, to_si
 from trainer_core.k8s.pod_state import PodState
 from trainer_core.k8s.resources import ApiResource
 from trainer_core.lifecycle.restart_policy import AttemptRestarts
+from trainer_core.request import KUEUE_QUEUE
 from trainer_core.runtimes import RuntimeKind
 
 #: Reason of the Failed condition of a job that exceeded a deadline.
@@ -137,7 +138,7 @@ def build_job_state(
         labels={intern(key): intern(value) for key, value in job_labels.items()},
         annotations={intern(key): value for key, value in annotations.items() if key not in _DROPPED_ANNOTATIONS},
         deletion_timestamp=parse_time(metadata.get("deletionTimestamp")),
-        queue_name=job_labels.get(labels.KUEUE_QUEUE),
+        queue_name=job_labels.get(KUEUE_QUEUE),
         start_within=parse_seconds(annotations.get(labels.START_WITHIN)),
         memory=_parse_memory(annotations.get(labels.MEMORY)),
         restarts=AttemptRestarts.parse_json(annotations.get(labels.RESTART_POLICY)),

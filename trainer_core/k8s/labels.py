@@ -7,11 +7,6 @@ from trainer_core.jobs import DELETE_AFTER_LABEL, KFP_ON_KILL_LABEL, KFP_RUN_LAB
 #: Recommended Kubernetes label for the tool that manages an object, and its value. Also the field manager of writes.
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "trainjob-workflows"
-#: Label of Kueue and annotation of Volcano: the queue in which a job waits.
-KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
-VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
-#: Field manager of the patch of a runtime that options make, as in the Kubeflow SDK.
-PATCH_MANAGER = "trainer.kubeflow.org/kubeflow-sdk"
 #: Prefix of all labels and annotations below.
 PREFIX = "trainjob-workflows/"
 #: Label: the owner of a TrainJob, hashed by `naming.hash_owner_key`.

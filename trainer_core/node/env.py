@@ -22,6 +22,8 @@ OBJECTIVE = "TRAINJOB_OBJECTIVE"
 HYPERPARAMETERS = "TRAINJOB_HYPERPARAMETERS"
 #: Seconds between two reports of the use of resources; 0 for none. Optional.
 RESOURCE_INTERVAL = "TRAINJOB_RESOURCE_INTERVAL"
+#: Begin of the lines of such reports.
+RESOURCE_PREFIX = "[trainjob:resources] "
 #: 0 for no server of Trainer's status protocol beside the training function. Optional.
 STATUS_SERVER = "TRAINJOB_STATUS_SERVER"
 #: Key of the partition of data that the job trains for. Optional.

@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from . import env, termination
 
-PREFIX = "[trainjob:resources] "
 #: Default seconds between two reports.
 INTERVAL = 10.0
 #: A GPU whose utilisation is below this many percent is idle.
@@ -207,7 +206,7 @@ class Monitor:
             "gpus": [gpu._asdict() for _, gpu in sorted(gpus.items())],
         }
         with contextlib.suppress(OSError):
-            self._write(PREFIX + json.dumps(report) + "\n")
+            self._write(env.RESOURCE_PREFIX + json.dumps(report) + "\n")
         totals = {name: round(value, 6) for name, value in self._totals.items()}
         termination.report_values(self._record, resources=totals)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer_core.k8s.labels import PATCH_MANAGER
 from trainer_core.options.base import AnyTrainer, BaseOption, section
 from trainer_core.options.patches import TrainingRuntimeSpecPatch, check_patch, merge_patches
+from trainer_core.request import PATCH_MANAGER
 
 
 @dataclass

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trainer_core import validation
-from trainer_core.k8s.labels import KUEUE_QUEUE, VOLCANO_QUEUE
 from trainer_core.options.base import AnyTrainer, BaseOption, section
 from trainer_core.options.patches import JobSetTemplatePatch, TrainingRuntimeSpecPatch
 from trainer_core.options.runtime import RuntimePatch
-from trainer_core.request import CONTROLLERS
+from trainer_core.request import CONTROLLERS, KUEUE_QUEUE, VOLCANO_QUEUE
 
 
 @dataclass

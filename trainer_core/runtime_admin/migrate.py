@@ -15,6 +15,7 @@ from trainer_core import naming, resources
 from trainer_core.errors import InvalidRequestError
 from trainer_core.k8s import labels, resources as kinds
 from trainer_core.k8s.runtimes import ANCESTOR_LABEL, FRAMEWORK_LABEL, NODE, RESERVED_ENV, TRAINER
+from trainer_core.request import VOLCANO_QUEUE
 from trainer_core.runtime_admin.accessors import API_VERSION
 
 Raw = dict[str, Any]
@@ -327,7 +328,7 @@ def _convert_scheduling(run_policy: RunPolicy, policy: Mapping[str, Any], nodes:
     queue, timeout = policy.get("queue"), policy.get("scheduleTimeoutSeconds")
     if queue:
         run_policy.runtime["podGroupPolicy"] = {"volcano": {}}
-        run_policy.template["annotations"] = {labels.VOLCANO_QUEUE: queue}
+        run_policy.template["annotations"] = {VOLCANO_QUEUE: queue}
         text = "is converted to a Volcano queue; for Kueue, set the label kueue.x-k8s.io/queue-name"
         run_policy.add_note(f"{_SCHEDULING}.queue", text, lost=False)
     elif timeout:

@@ -11,8 +11,7 @@ from typing import Any
 
 from trainer_core.errors import UnsupportedError
 from trainer_core.k8s import runtimes
-from trainer_core.k8s.labels import VOLCANO_QUEUE
-from trainer_core.request import Distributed, TrainJobRequest
+from trainer_core.request import VOLCANO_QUEUE, Distributed, TrainJobRequest
 
 #: Kinds of `valueFrom` whose value depends on the pod.
 _POD_SOURCES = ("fieldRef", "resourceFieldRef")

@@ -18,7 +18,7 @@ from trainer_core.lifecycle.attempt_memory import apply_attempt_memory
 from trainer_core.node import env as node_env
 from trainer_core.options.patches import merge_patches
 from trainer_core.packaging.argv_payload import Launcher
-from trainer_core.request import TrainerRequest, TrainJobRequest
+from trainer_core.request import PATCH_MANAGER, TrainerRequest, TrainJobRequest
 
 CACHE_SCHEME = "cache://"
 #: Volume that initializers and nodes share; admission requires a mount of this name.
@@ -74,11 +74,11 @@ def build_patches(request: TrainJobRequest, runtime: Mapping[str, Any], schema: 
         checkpoints on a claim   {"node": {"volumes": [{"name": "trainjob-checkpoints", ...}]}}
         → one patch              {"node": {"nodeSelector": {"gpu": "a100", "zone": "b"}, "affinity": {...}, …}}
     """
-    own = next((patch for patch in request.patches if patch.get("manager") == labels.PATCH_MANAGER), {})
+    own = next((patch for patch in request.patches if patch.get("manager") == PATCH_MANAGER), {})
     others = [dict(patch) for patch in request.patches if patch is not own]
     layers = (distributed.build_patch(request, runtime), own, _build_pod_patch(request, runtime, schema))
     merged: dict[str, Any] = functools.reduce(merge_patches, layers, {})
-    return [*others, {"manager": labels.PATCH_MANAGER, **merged}] if merged else others
+    return [*others, {"manager": PATCH_MANAGER, **merged}] if merged else others
 
 
 def _render_initializer(request: TrainJobRequest) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.k8s import runtimes
-from trainer_core.k8s.labels import VOLCANO_QUEUE
+from trainer_core.request import VOLCANO_QUEUE
 
 #: Format of a domain-prefixed path, as the API server validates it.
 _MANAGER = re.compile(
