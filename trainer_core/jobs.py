@@ -8,7 +8,6 @@ ended job has an `Outcome`: its result, or the `Diagnosis` of its failure.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
@@ -265,7 +264,7 @@ class Progress:
     Attributes:
         step: Steps done, in a unit that the function chooses. None if not reported.
         total: Steps in total. None if unknown.
-        metrics: Numbers reported with it, by name.
+        metrics: Numbers by name: the last that was reported under each.
         checkpoint: Step of the last checkpoint. None without one.
         resumed_from: Step of the checkpoint from which the function was resumed. None if it began from the start.
         objective: What was reported of the objective of a search. None outside of a search.
@@ -617,15 +616,16 @@ class Outcome(_Record):
         status: ``"Complete"`` or ``"Failed"``.
         result: Return value of the training function on rank 0. For a TrainJob that only initializes, the locations
             as ``{"dataset": uri, "model": uri}``.
-        metrics: Numbers of the result (its ``metrics`` entry if it has one, otherwise its top level), added to the
-            last metrics that `progress` reported.
+        metrics: Numbers of the result (its ``metrics`` entry if it has one, otherwise its top level), and the last
+            value that `progress` reported under each name which the result does not have.
         artifacts: URIs by name: the ``artifacts`` entry of the result, and what the initializers fetched.
         diagnosis: Why it failed. None for a complete TrainJob.
         started_at: When the first step started, ISO 8601 in UTC.
         finished_at: When it ended, ISO 8601 in UTC.
         result_truncated: True if the result exceeded the limit (4,096 bytes as JSON) and was left out. Its numbers and
             artifacts are kept.
-        result_note: Why `result` is None although the function returned a value.
+        result_note: What became null in `result`, or why it is None although the function returned a value, and
+            which metrics are absent because the function returned no finite number.
         checkpoint: Step of its last checkpoint. None without one.
         resumed_from: Step of the checkpoint from which it was last resumed. None if it began from the start.
         resource_use: Its use of processor, memory and GPUs. None if it ended before the first report, or if reports
@@ -791,17 +791,22 @@ def build_complete_outcome(
     uris = dict(fetched or {})
     result = termination.get("result") if termination else (uris or None)
     # What the node kept of a result that is too large.
-    numbers = termination.get("kept") if termination.get("truncated") else result
+    kept = termination.get("kept") if termination.get("truncated") else result
+    is_known = not (termination.get("truncated") and isinstance(kept, dict) and kept.get("incomplete"))
+    reported = last_progress.metrics if last_progress and is_known else {}
+    metrics = extract_metrics(kept, reported)
+    absent = ", ".join(sorted(reported.keys() - metrics.keys()))
+    why = f"no metric, because the function returned no finite number: {absent}" if absent else None
     return Outcome(
         ref=ref.to_dict(),
         status="Complete",
         result=result,
-        metrics=extract_metrics(numbers, last_progress.metrics if last_progress else None),
-        artifacts={**uris, **extract_artifacts(numbers)},
+        metrics=metrics,
+        artifacts={**uris, **extract_artifacts(kept)},
         started_at=started_at,
         finished_at=finished_at,
         result_truncated=bool(termination.get("truncated")),
-        result_note=termination.get("note"),
+        result_note="; ".join(filter(None, (termination.get("note"), why))) or None,
         resource_use=resource_use,
         memory=memory,
         restarts=restarts,
@@ -829,23 +834,20 @@ def extract_training_state(
     return fields
 
 
-def extract_metrics(result: Any, last_progress: Mapping[str, float] | None = None) -> dict[str, float]:
-    """Return the numbers of a result: of its ``metrics`` entry if it has one, otherwise of its top level."""
-    source = result.get("metrics", result) if isinstance(result, dict) else {}
-    source = source if isinstance(source, dict) else {}
-    return {**(last_progress or {}), **{str(k): float(v) for k, v in source.items() if _is_finite_number(v)}}
+def extract_metrics(result: Any, reported: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Return the numbers of a result, and those that were reported under names which the function did not return."""
+    from trainer_core.node import jsonable  # Not loaded where a DAG is parsed.
+
+    found = {**(reported or {}), **jsonable.extract_metrics(result)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def extract_artifacts(result: Any) -> dict[str, str]:
     """Return the URIs in the ``artifacts`` entry of a result, by name. Values that are not strings are left out."""
-    entry = result.get("artifacts") if isinstance(result, dict) else None
-    return {str(k): v for k, v in entry.items() if isinstance(v, str)} if isinstance(entry, dict) else {}
+    from trainer_core.node import jsonable  # Not loaded where a DAG is parsed.
+
+    return jsonable.extract_artifacts(result)
 
 
 def _get_finite(value: Any) -> float | None:
-    return float(value) if _is_finite_number(value) else None
-
-
-def _is_finite_number(value: Any) -> bool:
-    # An int can be too large for a float.
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return extract_metrics({"value": value}).get("value")

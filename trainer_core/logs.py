@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 from trainer_core.errors import InvalidRequestError
 from trainer_core.jobs import ObjectiveReport, Progress
+from trainer_core.node.jsonable import is_finite_number, to_text
 from trainer_core.node.progress import PREFIX
 
 #: Default limit of the lines in a chunk: few enough to forward them without blocking the reader for long.
@@ -98,19 +98,15 @@ def parse_timed_progress(line: str) -> tuple[dict[str, Any] | None, int | None]:
 
 
 def _known(data: dict[str, Any]) -> dict[str, Any]:
-    numbers = {key: data[key] for key in _NUMBERS if key in data and _is_number(data[key])}
-    numbers |= {key: int(data[key]) for key in _CHECKPOINT_STEPS if key in data and _is_number(data[key])}
+    numbers = {key: data[key] for key in _NUMBERS if key in data and is_finite_number(data[key])}
+    numbers |= {key: int(data[key]) for key in _CHECKPOINT_STEPS if key in data and is_finite_number(data[key])}
     known: dict[str, Any] = {**numbers, "objective": data["objective"]} if "objective" in data else numbers
-    if isinstance(silent := data.get("silent"), list) and len(silent) == 2 and all(map(_is_number, silent)):
+    if isinstance(silent := data.get("silent"), list) and len(silent) == 2 and all(map(is_finite_number, silent)):
         known["silent"] = silent
-    metrics = data.get("metrics")
-    if not isinstance(metrics, dict):
-        return known
-    return {**known, "metrics": {key: float(value) for key, value in metrics.items() if _is_number(value)}}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    for entry in ("metrics", "last"):
+        if isinstance(metrics := data.get(entry), dict):
+            known[entry] = {to_text(name): float(value) for name, value in metrics.items() if is_finite_number(value)}
+    return known
 
 
 def find_last_progress(lines: Iterable[str]) -> Progress | None:
@@ -126,7 +122,8 @@ def build_progress(report: Mapping[str, Any]) -> Progress:
     numbers = {name: report.get(name) for name in _NUMBERS + _CHECKPOINT_STEPS}
     objective = ObjectiveReport.parse(report["objective"]) if "objective" in report else None
     silent = _describe_silence(*report["silent"]) if "silent" in report else None
-    return Progress(metrics=report.get("metrics") or {}, objective=objective, silent=silent, **numbers)
+    metrics = {**report.get("last", {}), **report.get("metrics", {})}
+    return Progress(metrics=metrics, objective=objective, silent=silent, **numbers)
 
 
 def _describe_silence(seconds: float, limit: float) -> str:

@@ -218,6 +218,7 @@ def read_log(
             read += len(raw) + 1
             point = parse_progress(raw) if len(raw) <= _MAX_LINE else None
             if point:
+                point.pop("last", None)  # They are metrics of earlier points.
                 points.append(point)
                 continue
             line = strip_resource_report(raw)

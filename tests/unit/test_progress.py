@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import redirect_stdout
+from io import StringIO
 
 import pytest
 from clock import Clock
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from node_process import BARE, Node
 
-from trainer_core.logs import build_progress, parse_progress, parse_timed_progress
+from trainer_core.logs import build_progress, find_last_progress, parse_progress, parse_timed_progress
 from trainer_core.node import progress as progress_module
 from trainer_core.node.progress import INTERVAL, PREFIX, Reporter, progress
 from trainer_core.packaging import serializer
@@ -124,14 +126,71 @@ def test_what_no_line_has_shown_is_printed_at_the_end(reporter, lines):
     assert lines() == [{"step": 1}, {"step": 2}]
 
 
-def test_a_tensor_is_read_when_a_line_is_printed_and_not_kept_otherwise(reporter, clock, lines):
-    torch = pytest.importorskip("torch")
-    reporter.report(1, metrics={"loss": torch.tensor(0.5, requires_grad=True)})
-    reporter.report(2, metrics={"loss": torch.tensor(0.25), "rate": 0.1})
+def test_the_last_value_of_a_tensor_or_numpy_number_counts_however_quick_the_reports_are(reporter, clock, lines):
+    torch, np = pytest.importorskip("torch"), pytest.importorskip("numpy")
+    loss, array = torch.tensor(0.5, requires_grad=True), np.array(2.0)
+    reporter.report(1, metrics={"loss": loss})
+    reporter.report(2, metrics={"loss": loss / 2, "rate": np.float32(0.125), "norm": array, "huge": torch.zeros(9)})
+    kept = reporter._pending["metrics"]["loss"]
+    array += 1
     clock.now += INTERVAL
     reporter.report(3)
 
-    assert lines() == [{"step": 1, "metrics": {"loss": 0.5}}, {"step": 3, "metrics": {"rate": 0.1}}]
+    assert kept.grad_fn is None
+    assert lines() == [
+        {"step": 1, "metrics": {"loss": 0.5}},
+        {"step": 3, "metrics": {"loss": 0.25, "rate": 0.125, "norm": 2.0}},
+    ]
+
+
+def test_a_tensor_that_changes_after_its_report_is_reported_as_it_was(reporter, clock, lines):
+    torch = pytest.importorskip("torch")
+    total = torch.tensor(4.0)
+    reporter.report(1)
+    reporter.report(2, metrics={"total": total})
+    total.zero_()
+    reporter.flush()
+
+    assert lines()[1:] == [{"step": 2, "metrics": {"total": 4.0}}]
+
+
+names = st.sampled_from(["loss", "val_loss", "accuracy", "half \udcff"])
+values = st.sampled_from([0.5, 1, 0.25, float("nan"), float("inf"), None, "nan", 10**400])
+
+
+@settings(derandomize=True, max_examples=150)
+@given(reports=st.lists(st.tuples(st.dictionaries(names, values, max_size=3), st.booleans()), min_size=1, max_size=8))
+def test_the_last_line_has_the_last_value_that_was_reported_under_each_name(reports):
+    clock, model = Clock(100.0), {}
+    with redirect_stdout(StringIO()) as printed:
+        reporter = Reporter(clock=clock)
+        for step, (metrics, is_later) in enumerate(reports):
+            model |= {name.replace("\udcff", "?"): value for name, value in metrics.items()}
+            reporter.report(step, metrics=metrics)
+            clock.now += INTERVAL * is_later
+        reporter.flush()
+    last = find_last_progress(reversed(printed.getvalue().splitlines()))
+
+    assert last.metrics == {name: value for name, value in model.items() if value in (0.5, 1, 0.25)}
+
+
+def test_a_line_that_only_notes_a_checkpoint_has_no_value_that_was_replaced(reporter, clock, lines, capsys):
+    for metrics in ({"loss": 0.5}, {"rate": 0.1}, {"loss": float("nan"), "rate": 0.2}):
+        clock.now += INTERVAL
+        reporter.report(metrics=metrics)
+    capsys.readouterr()
+    reporter.notes["checkpoint"] = 3
+    reporter.flush()
+
+    assert find_last_progress(capsys.readouterr().out.splitlines()).metrics == {"rate": 0.2}
+
+
+def test_names_without_end_do_not_make_lines_without_end(reporter, clock, capsys):
+    for number in range(1000):
+        clock.now += INTERVAL
+        reporter.report(number, metrics={f"loss at {number}": number})
+
+    assert len(capsys.readouterr().out.splitlines()[-1]) < 8000
 
 
 def test_a_number_that_is_not_finite_is_printed_as_null_and_read_as_missing(reporter, capsys):

@@ -208,7 +208,7 @@ def test_steps_and_metrics_of_transformers_become_progress(server, lines):
     assert lines() == [
         {"step": 0, "total": 24},
         {"step": 13, "total": 24, "metrics": {"loss": 0.5, "current_epoch": 1.62}},
-        {"step": 24, "total": 24, "metrics": {"loss": 0.25}},
+        {"step": 24, "total": 24, "metrics": {"loss": 0.25}, "last": {"current_epoch": 1.62}},
     ]
 
 
@@ -216,7 +216,7 @@ def test_a_report_without_steps_is_shown_in_percent(server, lines):
     report(progressPercentage=30)
     report(metrics=metrics(loss="1e-3"))
     report(metrics=metrics(total_steps="inf", current_step="5"))
-    assert lines() == [{"step": 30, "total": 100}, {"metrics": {"loss": 0.001}}, {"step": 5}]
+    assert lines() == [{"step": 30, "total": 100}, {"metrics": {"loss": 0.001}}, {"step": 5, "last": {"loss": 0.001}}]
 
 
 def test_progress_of_the_function_itself_comes_first(server, lines):

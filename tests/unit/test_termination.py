@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
 import json
 import stat
 import sys
@@ -90,30 +95,90 @@ def test_a_tensor_becomes_a_number_or_a_list(torch):
     assert [result_record(value) for value in small] == [{"result": 0.5}, {"result": [1, 2]}, {"result": 0.5}]
 
 
-def test_a_large_tensor_and_a_module_become_a_note(torch):
-    large = result_record(torch.zeros(200, 200)), result_record(torch.nn.Linear(1, 1))
-    assert [record["result"] for record in large] == [None, None]
-    assert large[0]["note"].startswith("the function returned Tensor, which is not JSON")
-    assert large[1]["note"].startswith("the function returned Linear, which is not JSON")
+@dataclasses.dataclass
+class Report:
+    accuracy: float
+    labels: frozenset[str]
+    model: object = None
 
 
 @pytest.mark.parametrize(
-    ("value", "start"),
+    ("value", "expected"),
     [
-        (object(), "the function returned object, which is not JSON: return numbers, strings, lists and dicts"),
-        ({"model": [b"x"]}, "the function returned bytes in result.model[0], which is not JSON"),
-        ({("a", "b"): 1}, "the function returned tuple in a key of result, which is not JSON"),
-        (np.array(["2026-01-01"], dtype="datetime64[s]"), "the function returned datetime in result[0]"),
-        (1j, "the function returned complex"),
-        ({1, 2}, "the function returned set"),
+        (datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc), "2026-01-02T03:04:05+00:00"),
+        (datetime.date(2026, 1, 2), "2026-01-02"),
+        (datetime.time(3, 4), "03:04:00"),
+        (decimal.Decimal("0.91"), 0.91),
+        (fractions.Fraction(1, 4), 0.25),
+        (np.longdouble(0.5), 0.5),
+        (np.datetime64("2026-01-02T03:04:05.123456789"), "2026-01-02T03:04:05.123456789"),
+        (np.array(["2026-01-01", "2026-01-02"], dtype="datetime64[D]"), ["2026-01-01", "2026-01-02"]),
+        (enum.Enum("Color", {"RED": (1, 2)}).RED, [1, 2]),
+        ({10, 9, 100}, [9, 10, 100]),
+        (frozenset({"b", 1, None, ("a",)}), ["b", 1, ["a"], None]),
+        ({float("-0.5"), 3}, [-0.5, 3]),
+        (Report(0.9, frozenset({"b", "a"})), {"accuracy": 0.9, "labels": ["a", "b"], "model": None}),
+        (
+            {("cat", 1): 2, datetime.date(2026, 1, 2): 3, None: 4, True: 5},
+            {'["cat", 1]': 2, "2026-01-02": 3, "null": 4, "true": 5},
+        ),
+        ({np.int64(3): 1, 1.5: 2}, {"3": 1, "1.5": 2}),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_not_json_becomes_a_note(value, start):
-    record = result_record(value)
+def test_what_has_an_obvious_json_form_takes_it(value, expected):
+    record = result_record({"value": value})
 
-    assert record["result"] is None
-    assert record["note"].startswith(start)
+    assert record == {"result": {"value": expected}}
+
+
+@pytest.mark.parametrize(
+    ("value", "note"),
+    [
+        (b"x", "result.odd (bytes)"),
+        (1j, "result.odd (complex)"),
+        (np.complex64(1j), "result.odd (complex64)"),
+        (object(), "result.odd (object)"),
+        (Report, "result.odd (type)"),
+        (datetime.timedelta(1), "result.odd (timedelta)"),
+        (np.timedelta64(1, "ns"), "result.odd (timedelta64)"),
+        ([0, {"deep": lambda: 0}], "result.odd[1].deep (function)"),
+        (Report(0.9, frozenset(), b""), "result.odd.model (bytes)"),
+        (10**5000, "result.odd (int: ValueError: Exceeds the limit"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_any_other_value_is_null_by_name_and_costs_nothing_else(value, note):
+    record = result_record({"accuracy": 0.9, "odd": value, "artifacts": {"model": "s3://m"}})
+
+    assert (record["result"]["accuracy"], record["result"]["artifacts"]) == (0.9, {"model": "s3://m"})
+    assert record["note"].startswith(f"null instead of a value that is not JSON: {note}")
+    assert record["result"]["odd"] != value
+    assert parse_record(encode_result(record)) == record
+
+
+def test_a_module_and_a_large_tensor_beside_a_metric_are_null_by_name(torch):
+    record = result_record({"accuracy": 0.9, "model": torch.nn.Linear(1, 1), "weights": torch.zeros(200, 200)})
+
+    assert record["result"] == {"accuracy": 0.9, "model": None, "weights": None}
+    assert "result.model (Linear), result.weights (Tensor: more than 10000 values" in record["note"]
+
+
+def test_a_value_that_is_not_json_is_a_result_of_none_with_a_note():
+    assert result_record(object()) == {
+        "result": None,
+        "note": "the function returned object, which is not JSON: return numbers, strings, lists and dicts",
+    }
+
+
+@pytest.mark.parametrize(
+    "keys", [(object(), "a"), (1, "1"), ("half \ud800", "half ?")], ids=("object", "number", "text")
+)
+def test_an_entry_whose_key_is_not_json_or_there_twice_is_left_out_by_name(keys):
+    record = result_record({"accuracy": 0.9, "by": dict.fromkeys(keys, 1)})
+
+    assert (record["result"]["accuracy"], len(record["result"]["by"])) == (0.9, 1)
+    assert record["note"].startswith("left out, because the key is not JSON or there twice: ")
 
 
 def test_a_value_that_fails_while_it_is_read_becomes_a_note():
@@ -123,14 +188,30 @@ def test_a_value_that_fails_while_it_is_read_becomes_a_note():
         def tolist(self):
             raise RuntimeError("CUDA error:\nan illegal memory access")
 
-    assert result_record(Device())["note"].endswith("RuntimeError: CUDA error: an illegal memory access")
+    record = result_record({"loss": 0.5, "device": Device()})
+
+    assert record["result"] == {"loss": 0.5, "device": None}
+    assert record["note"].endswith("result.device (Device: RuntimeError: CUDA error: an illegal memory access)")
 
 
-def test_data_that_contains_itself_becomes_a_note():
-    loop: list[object] = []
+def test_data_that_contains_itself_or_is_too_deep_is_null_where_it_does():
+    loop: list[object] = [1]
     loop.append(loop)
+    deep: list[object] = []
+    for _ in range(5000):
+        deep = [deep]
+    record = result_record({"loss": 0.5, "loop": loop, "deep": deep})
 
-    assert "RecursionError" in result_record(loop)["note"]
+    assert (record["result"]["loss"], record["result"]["loop"]) == (0.5, [1, None])
+    assert "result.loop[1] (list: contains itself)" in record["note"]
+    assert parse_record(encode_result(record))["result"] == record["result"]
+
+
+@pytest.mark.parametrize("value", [None, "nan", "0.9", [0.9], {"value": 0.9}])
+def test_what_is_no_number_under_metrics_is_named(value):
+    record = result_record({"metrics": {"accuracy": value, "loss": 0.5, "converged": True}})
+
+    assert record["note"] == "no metric, because it is not a finite number: result.metrics.accuracy"
 
 
 def test_nan_and_infinity_become_null_and_a_note_says_where():
@@ -166,8 +247,9 @@ def test_as_many_metrics_of_a_result_that_is_too_large_are_kept_as_fit(count):
     kept = json.loads(data)["kept"]["metrics"]
 
     assert len(data) <= env.RECORD_LIMIT
-    assert kept == dict(list(metrics.items())[: len(kept)])
+    assert list(kept.items()) == [*metrics.items(), ("text", None)][: len(kept)]
     assert len(kept) >= min(count, 120)
+    assert json.loads(data)["kept"].get("incomplete", False) is (len(kept) < count + 1)
 
 
 def test_of_a_result_and_its_note_the_result_goes_first():

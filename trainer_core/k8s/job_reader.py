@@ -240,7 +240,9 @@ class JobReader:
             explained = observations.build_observation(job, pods, job_events, ref=ref, tails=tails, limits=limits)
             if explained.pending_failure:
                 return explained
-        if observation.status in (RUNNING, COMPLETE) and observation.progress is None:
+        # The status has the last report only; the last line of the log has the last value of each metric.
+        is_new_end = observation.status == COMPLETE and not recorded
+        if is_new_end or (observation.status in (RUNNING, COMPLETE) and observation.progress is None):
             progress = self.read_progress(job, pods, ended=observation.status == COMPLETE)
             return observations.build_observation(job, pods, job_events, ref=ref, progress=progress)
         return observation

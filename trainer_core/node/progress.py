@@ -1,7 +1,8 @@
 """Progress of a training function, as lines in its log.
 
 Log lines are the one channel that every backend has. Rank 0 prints at most one line per interval; values of calls in
-between are merged into the next line, so metrics passed once are not lost. The last step always gets a line.
+between are merged into the next line, so metrics passed once are not lost. The last step always gets a line. Each line
+has the last value of every metric: as ``metrics`` if it is new, else as ``last``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import beats, env
+from .jsonable import is_finite_number, to_text
 
 if TYPE_CHECKING:
     from .objective import Objective
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 PREFIX = "[trainjob:progress] "
 #: Seconds between two lines: frequent enough for a progress bar, and cheap.
 INTERVAL = 0.5
+#: Metrics of earlier lines that a line repeats, the newest ones.
+_MAX_LAST = 200
 
 #: The training function calls `progress`: reports of libraries are not shown.
 is_called = False
@@ -32,12 +36,13 @@ def progress(step: float | None = None, total: float | None = None, metrics: Map
     """Report the progress of the training to the followers of the job.
 
     Cheap enough for every step: only rank 0 prints, at most two lines a second, and always for the last step (``step ==
-    total``). Metrics that are tensors are read only when a line is printed. Never raises.
+    total``). Metrics that are tensors are read only when a line is printed. The last value of each metric counts. Never
+    raises.
 
     Args:
         step: Completed steps.
         total: Total number of steps.
-        metrics: Numbers by name; NaN and infinity become null.
+        metrics: Numbers by name; one that is NaN or infinite is absent until its next report.
 
     Example:
         ```python
@@ -57,7 +62,7 @@ def report_metrics(metrics: Mapping[str, Any], step: float | None = None) -> Non
     """Report metrics, as `progress` does. The name that the Kubeflow SDK has for it.
 
     Args:
-        metrics: Numbers by name; NaN and infinity become null.
+        metrics: Numbers by name; one that is NaN or infinite is absent until its next report.
         step: Completed steps.
 
     Example:
@@ -92,7 +97,7 @@ def reset() -> None:
     """Forget what earlier lines showed, as another training begins in this process."""
     global is_called
     is_called = False
-    _reporter.shown, _reporter.notes, _reporter.shown_notes = {}, {}, {}
+    _reporter.shown, _reporter.last, _reporter.notes, _reporter.shown_notes = {}, {}, {}, {}
     _reporter.objective = _read_objective()
 
 
@@ -104,8 +109,9 @@ class Reporter:
         self._interval = interval
         self._due = -math.inf
         self._pending: dict[str, Any] = {}
-        #: Values that lines have shown, numbers of `note`, and those of the last line.
+        #: Values that lines have shown, the last of each metric, numbers of `note`, and those of the last line.
         self.shown: dict[str, Any] = {}
+        self.last: dict[str, float | int | None] = {}
         self.notes: dict[str, int] = {}
         self.shown_notes: dict[str, int] = {}
         #: None outside of a search.
@@ -122,10 +128,9 @@ class Reporter:
         is_early = now < self._due and not is_last and not is_rung
         counts = {"step": step, "total": total}
         self._pending.update({key: to_number(value) for key, value in counts.items() if value is not None})
-        # Only plain numbers are kept: a tensor would keep its graph in memory, and reading it waits for the device.
-        read = {str(k): to_number(v) for k, v in (metrics or {}).items() if not is_early or type(v) in (int, float)}
-        if read:
-            self._pending["metrics"] = {**self._pending.get("metrics", {}), **read}
+        if metrics:
+            new = {to_text(str(name)): _copy_number(value) for name, value in metrics.items()}
+            self._pending["metrics"] = {**self._pending.get("metrics", {}), **new}
         if not is_early:
             self._due = now + self._interval
             self.flush()
@@ -138,6 +143,12 @@ class Reporter:
         if pending:
             # The time of the report: trackers send it, so that a point that is read twice is stored once.
             pending["t"] = int(time.time() * 1000)
+            new = {name: to_number(value) for name, value in pending.get("metrics", {}).items()}
+            pending |= {"metrics": new} if new else {}
+            earlier = {name: value for name, value in self.last.items() if name not in new}
+            self.last = dict([*earlier.items(), *new.items()][-_MAX_LAST:])
+            pending |= {"last": repeated} if (repeated := {k: v for k, v in earlier.items() if v is not None}) else {}
+            self.shown.pop("last", None)
         self.shown = {**self.shown, **pending}
         self.shown_notes = dict(self.notes)
         data = {**(pending or self.shown), **self.notes}
@@ -159,14 +170,21 @@ def _read_objective() -> Objective | None:
     return Objective(json.loads(settings))
 
 
+def _copy_number(value: Any) -> Any:
+    """Return a number, or a copy of a tensor that keeps no graph in memory: reading it waits for the device."""
+    if hasattr(value, "detach"):
+        return value.detach().clone() if value.numel() == 1 else None
+    return to_number(value) if isinstance(value, (int, float)) or hasattr(value, "__array_interface__") else value
+
+
 def to_number(value: Any) -> float | int | None:
     """Return a number of any library as a JSON number; None for anything else."""
     try:
         number = value.item() if hasattr(value, "item") else value
         number = int(number) if isinstance(number, int) else float(number)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         return None
-    return number if math.isfinite(number) else None
+    return number if is_finite_number(number) else None
 
 
 _reporter = Reporter()

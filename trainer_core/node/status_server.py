@@ -196,10 +196,9 @@ class StatusServer:
         return 200
 
     def _show(self, status: Mapping[str, Any]) -> None:
-        numbers = {each["name"]: _parse_number(each["value"]) for each in status.get("metrics") or ()}
-        metrics = {name: number for name, number in numbers.items() if number is not None}
+        metrics = {each["name"]: _parse_number(each["value"]) for each in status.get("metrics") or ()}
         percent, step = status.get("progressPercentage"), metrics.pop("current_step", None)
-        self._total = metrics.pop("total_steps", self._total)
+        self._total = metrics.pop("total_steps", None) or self._total
         total = self._total if self._total > 0 else None
         if step is None and percent is not None:
             # The first and the last report of transformers have no step.

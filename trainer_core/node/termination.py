@@ -33,17 +33,9 @@ _CUT = "[…] "
 
 
 def result_record(value: Any) -> dict[str, Any]:
-    """Describe a return value; a value that JSON cannot represent becomes a note, never an exception."""
-    try:
-        data, lost = jsonable.to_json_data(value)
-        json.dumps(data)
-    except jsonable.NotJsonError as error:
-        return {"result": None, "note": str(error)}
-    except Exception as error:  # noqa: BLE001 -- conversion runs code of other libraries; the training has succeeded
-        return {"result": None, "note": f"the return value cannot be converted to JSON: {_one_line(error)}"}
-    if lost:
-        return {"result": data, "note": f"null instead of a number that is not finite: {', '.join(lost)}"}
-    return {"result": data}
+    """Describe a return value; what JSON cannot represent is null and named in a note."""
+    data, note = jsonable.to_json_data(value)
+    return {"result": data, "note": note} if note else {"result": data}
 
 
 def error_record(error: BaseException, output: str | None = None) -> dict[str, Any]:
@@ -72,7 +64,7 @@ def encode_result(record: dict[str, Any]) -> bytes:
     """Return the record of a result as JSON within the limit.
 
     Of a result that is too large, the metrics and artifacts are kept: ``{"text": "x" * 5000, "loss": 0.1}`` →
-    ``{"result": null, "truncated": true, "kept": {"metrics": {"loss": 0.1}, "artifacts": {}}, "note": …}``.
+    ``{"result": null, "truncated": true, "kept": {"metrics": {"loss": 0.1, "text": null}, "artifacts": {}}, …}``.
     """
     note = {"note": _head(record["note"], _NOTE_LIMIT)} if "note" in record else {}
     pause = {"paused_at": record["paused_at"]} if "paused_at" in record else {}
@@ -81,30 +73,21 @@ def encode_result(record: dict[str, Any]) -> bytes:
         if len(data := _encode(candidate)) <= env.RECORD_LIMIT:
             return data
     size = f"the result has {len(_encode(record['result']))} bytes as JSON, more than {env.RECORD_LIMIT}"
-    cut = {"result": None, "truncated": True, "note": "; ".join([size, *note.values()])}
-    metrics, artifacts = _extract_kept(record["result"])
-    whole = {**cut, "kept": {"metrics": metrics, "artifacts": artifacts}}
-    if len(data := _encode(whole)) <= env.RECORD_LIMIT:
-        return data
-    names = list(metrics)
+    cut = {"result": None, "truncated": True, **pause, "note": "; ".join([size, *note.values()])}
+    metrics = jsonable.extract_metrics(record["result"])
+    values = [
+        *(("metrics", *each) for each in metrics.items() if each[1] is not None),
+        *(("artifacts", *each) for each in jsonable.extract_artifacts(record["result"]).items()),
+        *(("metrics", *each) for each in metrics.items() if each[1] is None),
+    ]
 
     def keep(count: int) -> bytes:
-        return _encode({**cut, "kept": {"metrics": {name: metrics[name] for name in names[:count]}}})
+        kept: dict[str, Any] = {"metrics": {}, "artifacts": {}}
+        for entry, name, value in values[:count]:
+            kept[entry][name] = value
+        return _encode({**cut, "kept": kept if count == len(values) else {**kept, "incomplete": True}})
 
-    return keep(_fitting(len(names), lambda count: len(keep(count)) <= env.RECORD_LIMIT))
-
-
-def _extract_kept(result: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the numbers and the URIs of a result from which `jobs` makes the metrics and artifacts of an outcome."""
-    if not isinstance(result, dict):
-        return {}, {}
-    metrics, artifacts = result.get("metrics", result), result.get("artifacts")
-    numbers = metrics.items() if isinstance(metrics, dict) else ()
-    uris = artifacts.items() if isinstance(artifacts, dict) else ()
-    return (
-        {name: value for name, value in numbers if isinstance(value, (int, float)) and not isinstance(value, bool)},
-        {name: value for name, value in uris if isinstance(value, str)},
-    )
+    return keep(_fitting(len(values), lambda count: len(keep(count)) <= env.RECORD_LIMIT))
 
 
 def encode_error(record: dict[str, Any], limit: int = env.RECORD_LIMIT) -> bytes:

@@ -32,6 +32,7 @@ from trainer_core.jobs import (
 )
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.lifecycle.reuse import Versions
+from trainer_core.node import termination
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime, RuntimeTrainer, TrainerType
 
@@ -129,7 +130,8 @@ def completes(result: Any = None) -> OutcomeScript:
     def build_outcome(job: RecordedJob) -> Outcome:
         value = result(job) if callable(result) else result
         at = _now()
-        return build_complete_outcome(job.ref, {"result": value}, started_at=at, finished_at=at)
+        record = termination.parse_record(termination.encode_result(termination.result_record(value)))
+        return build_complete_outcome(job.ref, record or {}, started_at=at, finished_at=at)
 
     return build_outcome
 

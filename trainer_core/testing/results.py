@@ -15,6 +15,7 @@ from trainer_core.jobs import Observation, Outcome
 from trainer_core.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import (
+    diverge,
     report_progress,
     report_status,
     return_env,
@@ -131,6 +132,21 @@ class Results(Contract):
         outcome = client.wait(client.submit(build_request(report_progress, {"steps": 2})))
         assert outcome.metrics == {"accuracy": 0.75, "loss": 0.5}
         assert outcome.artifacts == {"model": "file:///models/digits"}
+
+    def test_the_last_value_of_each_metric_counts_and_what_is_returned_without_a_finite_number_is_absent(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        outcome = client.wait(client.submit(build_request(diverge)))
+        assert outcome.metrics == {"loss": 0.125, "val_loss": 0.25, "half ?": 2.0, "recall": 0.5}
+        assert "because the function returned no finite number: accuracy, f1" in (outcome.result_note or "")
+
+    def test_a_value_that_is_not_json_is_null_by_name_and_the_rest_of_the_result_is_kept(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        outcome = client.wait(client.submit(build_request(diverge)))
+        assert (outcome.result["day"], outcome.result["raw"]) == ("2026-01-02", None)
+        assert (outcome.artifacts, outcome.result_truncated) == ({"model": "file:///m"}, False)
+        assert "result.raw (bytes)" in (outcome.result_note or "")
 
     def test_progress_is_found_in_a_long_log(self, client: TrainerClient, build_request: BuildRequest) -> None:
         outcome = client.wait(client.submit(build_request(report_progress, {"steps": 2, "lines": 5000})))

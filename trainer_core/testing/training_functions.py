@@ -58,6 +58,18 @@ def report_progress(steps: int, lines: int = 0) -> object:
     return {"metrics": {"accuracy": 0.75}, "artifacts": {"model": "file:///models/digits"}}
 
 
+def diverge() -> object:
+    from datetime import date
+
+    from trainer_core import progress
+
+    progress(1, 3, {"accuracy": 0.95, "loss": 0.5})
+    progress(2, 3, {"val_loss": 0.25, "f1": 0.75, "half \udcff": 1.0})
+    progress(3, 3, {"loss": 0.125})
+    metrics = {"accuracy": float("nan"), "f1": None, "recall": 0.5, "half \udcfe": 2}
+    return {"metrics": metrics, "day": date(2026, 1, 2), "raw": b"\0", "artifacts": {"model": "file:///m"}}
+
+
 def report_status() -> object:
     """Report as a library does that knows the status protocol of Kubeflow Trainer; return the codes of the answers."""
     import http.client
