@@ -7,20 +7,27 @@ provider write the outcome of the TrainJob to that event.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk import Asset, get_current_context
+from airflow.sdk import Asset, BaseOperator, get_current_context
 from airflow.sdk.definitions.asset import Model
+from airflow.sdk.definitions.mappedoperator import OperatorPartial
+from airflow.sdk.definitions.xcom_arg import XComArg
 
 from trainer_core import validation
 from trainer_core.jobs import Outcome
 
+if TYPE_CHECKING:
+    from airflow.sdk.definitions._internal.expandinput import ExpandInput
+
 __all__ = [
+    "ChecksMapping",
     "ModelAsset",
     "build_event_extra",
     "check_outlets",
     "choose_partition",
     "get_run_partition",
+    "job_names_partition",
     "list_outlet_events",
     "update_asset_events",
 ]
@@ -104,14 +111,74 @@ class ModelAsset(Model):
         return bool(difference > 0 if self.mode == "max" else difference < 0)
 
 
-def check_outlets(task_id: str, outlets: Iterable[Any], *, waits: bool) -> None:
-    """Check that a task that does not wait for its job has no `ModelAsset`: the model would not exist yet."""
-    model = next((outlet for outlet in outlets if isinstance(outlet, ModelAsset)), None)
+def check_outlets(task_id: str, outlets: Any, *, waits: bool = True, is_sweep: bool = False) -> None:
+    """Check that a task that does not wait for its job, or that is one of a sweep, has no `ModelAsset`."""
+    listed = outlets if isinstance(outlets, (list, tuple)) else [outlets]
+    model = next((outlet for outlet in listed if isinstance(outlet, ModelAsset)), None)
+    if model is not None and is_sweep:
+        raise ValueError(
+            f"task {task_id!r} is mapped, so the last event of ModelAsset {model.name!r} would be that of the member "
+            "that ends last, not of the best one; move it to the outlets of the task that takes the result of best_of"
+        )
     if model is not None and not waits:
         raise ValueError(
             f"task {task_id!r} does not wait for its TrainJob, so ModelAsset {model.name!r} would be updated before "
             "the model exists; move it to the outlets of the TrainJobSensor"
         )
+
+
+class _CheckedPartial(OperatorPartial):
+    __slots__ = ()
+
+    def _expand(self, expand_input: ExpandInput, *, strict: bool) -> Any:
+        self._expand_called = True  # Otherwise Airflow warns after a refusal that it was not.
+        task_id, mapped = self.kwargs["task_id"], expand_input.value
+        has_job = getattr(self.operator_class, "job_key", None) is not None  # Others promote the best one only.
+        is_sweep = has_job and not _names_partition(self.kwargs, mapped)
+        check_outlets(task_id, self.kwargs.get("outlets"), is_sweep=is_sweep)
+        _check_jobs(task_id, mapped)
+        return super()._expand(expand_input, strict=strict)
+
+
+class ChecksMapping(BaseOperator):
+    """Operator whose ``partial(…).expand(…)`` is checked."""
+
+    @classmethod
+    def partial(cls, **arguments: Any) -> OperatorPartial:
+        """Return the operator without the arguments over which it is mapped."""
+        made = super().partial(**arguments)
+        made.__class__ = _CheckedPartial
+        return made
+
+
+def _check_jobs(task_id: str, mapped: Any) -> None:
+    """Refuse `job` over tasks that return results: Airflow maps over what tasks return, not over their refs."""
+    for operator, _ in XComArg.iter_xcom_references(mapped.get("job") if isinstance(mapped, Mapping) else None):
+        kind, arguments = getattr(operator, "operator_class", operator), getattr(operator, "partial_kwargs", {})
+        waits = arguments.get("wait_for_completion", getattr(kind, "wait_for_completion", True))
+        if getattr(kind, "job_key", None) is not None and waits:
+            raise ValueError(
+                f"task {task_id!r} cannot be mapped over job={operator.task_id}.output, which is the results of the "
+                "trainings and not their TrainJobs; put both tasks into a task group, and map the group"
+            )
+
+
+def _names_partition(arguments: Mapping[str, Any], mapped: Any) -> bool:
+    """Return whether the members of a mapped task, or the jobs that they wait for, may each have a partition."""
+    if isinstance(mapped, XComArg):
+        return True  # Its entries are known at run time only.
+    entries = [arguments, *([mapped] if isinstance(mapped, Mapping) else mapped)]
+    return any(
+        isinstance(each, XComArg) or "partition" in each or job_names_partition(each.get("job")) for each in entries
+    )
+
+
+def job_names_partition(job: Any) -> bool:
+    """Return whether the output of a task is that of TrainJobs with a partition."""
+    operator = getattr(job, "operator", None)
+    if operator is None or not operator.is_mapped:
+        return "partition" in getattr(operator, "spec", ())
+    return _names_partition(operator.partial_kwargs, operator._get_specified_expand_input().value)
 
 
 def get_run_partition() -> str | None:

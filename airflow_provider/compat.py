@@ -13,6 +13,7 @@ try:
         TaskDeferralError,
         TaskDeferralTimeout,
         TaskDeferred,
+        XComNotFound,
     )
 except ImportError:  # before 3.2
     from airflow.exceptions import (  # type: ignore[no-redef,attr-defined]
@@ -25,6 +26,7 @@ except ImportError:  # before 3.2
         TaskDeferralError,
         TaskDeferralTimeout,
         TaskDeferred,
+        XComNotFound,
     )
 
 __all__ = [
@@ -37,4 +39,5 @@ __all__ = [
     "TaskDeferralError",
     "TaskDeferralTimeout",
     "TaskDeferred",
+    "XComNotFound",
 ]

@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.definitions.xcom_arg import PlainXComArg
+
+from airflow_provider.compat import XComNotFound
 from trainer_core import validation
 from trainer_core.client import TrainerClient
 from trainer_core.config import ClusterConfig
@@ -21,11 +25,40 @@ _KEY = "trainjob_place"
 PARTITION_KEY = "partition"
 
 
-def to_template_value(value: Any) -> Any:
-    """Return a value that Airflow can render: a ref as a dict, because Airflow does not render unknown objects."""
+class TaskRef(PlainXComArg):
+    """XCom with the ref of a task's TrainJob; None if the task has submitted none."""
+
+    def resolve(self, context: Mapping[str, Any]) -> Any:
+        """Return the ref when the task that uses it runs."""
+        try:
+            return super().resolve(context)
+        except XComNotFound:
+            return None
+
+
+def to_template_value(value: Any, search_key: str = "best_ref") -> Any:
+    """Return a value that Airflow can render: a ref as a dict, because Airflow does not render unknown objects.
+
+    The result of a task that has a TrainJob, or a search, stands for its ref.
+    """
+    if isinstance(value, PlainXComArg):
+        return _find_ref(value, search_key)
     # Airflow walks through every value of a template field.
     validation.check_size("job", value)
     return value.to_dict() if isinstance(value, TrainJobRef) else value
+
+
+def _find_ref(output: PlainXComArg, search_key: str) -> PlainXComArg:
+    operator = output.operator
+    key = getattr(getattr(operator, "operator_class", operator), "job_key", None)
+    if key is None or output.key not in (BaseXCom.XCOM_RETURN_KEY, key):
+        return output
+    if operator.is_mapped:
+        raise ValueError(
+            f"job: task {operator.task_id!r} is mapped and has several TrainJobs; put both tasks into a task group, "
+            "and map the group"
+        )
+    return TaskRef(operator, search_key if key == "best_ref" else key)
 
 
 def parse_job(value: Any) -> str | TrainJobRef:

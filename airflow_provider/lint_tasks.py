@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import functools
+import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,6 +52,10 @@ _NEED_LOGICAL_DATE = frozenset(
 #: Timetables whose runs have a partition key, and the one whose tasks give keys to their events; by version of Airflow.
 _KEYED_RUNS = ("CronPartitionTimetable", "PartitionedAssetTimetable")
 _KEYED_EVENTS = (*_KEYED_RUNS, "PartitionedAtRuntime")
+
+
+#: A template of the date on which a run starts.
+_DATE_OF_RUN = re.compile(r"run_after.*(\|\s*ds|\.date\(|strftime|to_date_string)")
 
 
 @dataclass(frozen=True)
@@ -112,12 +117,25 @@ def find_task_jobs(file: str, dag: Any, task: Any, connections: Sequence[str] = 
     location = {"dag": dag.dag_id, "task": task.task_id}
     if getattr(task, _REFUSED, False):
         return
+    for pulled in _find_pulled_results(dag, getattr(task, "job", None)):
+        error = (
+            f"job: the template is what task {pulled!r} returned, not its TrainJob; pass its output, or add key='ref'"
+        )
+        yield Definition(file, location, error=error)
     if isinstance(task, TrainJobOperator):
         yield from _build_jobs(file, location, dag, task, connections)
     elif issubclass(getattr(task, "operator_class", object), TrainJobOperator):
         for index, arguments in enumerate(_list_mapped_arguments(task)):
             entry = {**location, "entry": str(index)}
             yield from _build_mapped_jobs(file, entry, dag, task, arguments, connections)
+
+
+def _find_pulled_results(dag: Any, job: Any) -> Iterator[str]:
+    """Yield the tasks whose results a template of a job pulls, although these are those of trainings."""
+    for arguments in re.findall(r"xcom_pull\(([^)]*)\)", job if isinstance(job, str) else ""):
+        task = dag.task_dict.get((re.findall(r"[\w.-]+(?=['\"])", arguments) or [""])[0])
+        if isinstance(task, TrainJobOperator) and task.wait_for_completion and "key=" not in arguments:
+            yield task.task_id
 
 
 def is_partitioned(dag: Any) -> bool:
@@ -239,7 +257,7 @@ class _Renderer:
     """Renders the templates of a task as far as the DAG file determines them."""
 
     def __init__(self, dag: Any, task: TrainJobOperator) -> None:
-        self._task = task
+        self._dag, self._task = dag, task
         self._jinja = copy.copy(task.get_template_env(dag))
         # Overrides the DAG's setting: a name that is undefined before the run must raise an exception.
         self._jinja.undefined = jinja2.StrictUndefined
@@ -294,11 +312,22 @@ class _Renderer:
             self.errors.append(f"{'.'.join(path)}: the template has a syntax error: {error.message}")
             return text
         self._check_names(template, names, path)
+        self._check_time_zone(text, path)
         try:
             return template.render(self._context)
         except Exception:  # noqa: BLE001 -- a template can raise anything if a value is missing
             self.unknown.append(path)
             return text
+
+    def _check_time_zone(self, text: str, path: _Path) -> None:
+        """Find dates of the run that are not those of the DAG's time zone."""
+        zone = str(getattr(self._dag.timetable, "timezone", self._dag.timezone))
+        is_right = f"'{zone}'" in text or ("dag.timezone" in text and str(self._dag.timezone) == zone)
+        if _DATE_OF_RUN.search(text) and zone != "UTC" and not is_right:
+            self.warnings.append(
+                f"{'.'.join(path)}: the date is not in the time zone of the DAG, {zone}; use "
+                f"dag_run.run_after.astimezone(dag.timezone) | ds, with a start_date in {zone}"
+            )
 
     def _check_names(self, template: jinja2.Template, names: set[str], path: _Path) -> None:
         """Find names that no run has, and those that a run without a logical date does not have."""
@@ -319,7 +348,7 @@ class _Renderer:
                         "a run with a partition key, as all of this DAG have; use partition_key"
                         if self._is_partitioned
                         else "a run without a logical date, such as one that an Asset or a person starts; "
-                        "dag_run.run_after is the date of every run"
+                        "dag_run.run_after is the time of every run"
                     )
                     self.warnings.append(f"{'.'.join(path)}: {missing} is undefined in {runs}")
             except Exception:  # noqa: BLE001, S110 -- another value is missing

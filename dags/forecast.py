@@ -46,12 +46,14 @@ def train_forecast(day: str, learning_rate: float = 0.5, steps: int = 200) -> di
 
 
 def forecast_trainer(
-    day: str = "{{ dag_run.run_after | ds }}", learning_rate: float | str = 0.5, steps: int | str = 200
+    day: str = "{{ dag_run.run_after.astimezone(dag.timezone) | ds }}",
+    learning_rate: float | str = 0.5,
+    steps: int | str = 200,
 ) -> CustomTrainer:
     """Return the training definition. Numbers can be strings with templates.
 
     Args:
-        day: The day, usually a template. Default: the date of the DAG run.
+        day: The day, usually a template. Default: the date of the DAG run in the DAG's time zone.
         learning_rate: Learning rate of the gradient descent.
         steps: Number of steps of the gradient descent.
     """

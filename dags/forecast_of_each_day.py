@@ -44,7 +44,7 @@ def forecast_of_each_day() -> None:
     )
     PromoteModelOperator(
         task_id="promote",
-        job=train.output["ref"],
+        job=train.output,
         model="energy-forecast",
         metric="error",
         mode="min",

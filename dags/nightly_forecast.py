@@ -30,7 +30,9 @@ def nightly_forecast() -> None:
         task_id="train",
         runtime="python",
         # A run that a person or an Asset starts can have no logical date.
-        trainer=forecast_trainer(day="{{ macros.ds_add((dag_run.logical_date or dag_run.run_after) | ds, -1) }}"),
+        trainer=forecast_trainer(
+            day="{{ macros.ds_add((dag_run.logical_date or dag_run.run_after).astimezone(dag.timezone) | ds, -1) }}"
+        ),
         outlets=[CANDIDATE],
         deferrable=True,
         execution_timeout=timedelta(hours=2),

@@ -28,7 +28,7 @@ def retrain_tracked() -> None:
     train = TrainJobOperator(task_id="train", trainer=TRAINER, initializer=DATA, options=OPTIONS)
     PromoteModelOperator(
         task_id="promote",
-        job=train.output["ref"],
+        job=train.output,
         model="digits",
         metric="accuracy",
         outlets=[ModelAsset("digits-champion")],

@@ -40,7 +40,7 @@ def tune_forecast() -> None:
         deferrable=True,
     )
     promote = PromoteModelOperator(
-        task_id="promote", job=train.output["ref"], model="energy-forecast", metric="error", mode="min"
+        task_id="promote", job=train.output, model="energy-forecast", metric="error", mode="min"
     )
     train >> promote
 

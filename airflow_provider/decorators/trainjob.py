@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar
 
-from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, _TaskDecorator, task_decorator_factory
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
+from airflow_provider import assets
 from airflow_provider.operators.trainjob import TrainJobOperator
 from trainer_core.packaging import serializer
 from trainer_core.trainers import CustomTrainer
@@ -68,6 +69,15 @@ class TrainJobDecoratedOperator(DecoratedOperator, TrainJobOperator):
         return _bind_arguments(self.python_callable, self.op_args, self.op_kwargs)
 
 
+class _CheckedDecorator(_TaskDecorator[Any, Any, Any]):
+    """Decorated function of ``@task.trainjob``."""
+
+    def _expand(self, expand_input: Any, *, strict: bool) -> Any:
+        is_sweep = self.kwargs.get("partition") is None
+        assets.check_outlets(self.kwargs["task_id"], self.kwargs.get("outlets"), is_sweep=is_sweep)
+        return super()._expand(expand_input, strict=strict)
+
+
 def trainjob_task(
     python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
 ) -> TaskDecorator:
@@ -111,7 +121,9 @@ def trainjob_task(
     def decorate_after_check(function: Callable[..., Any]) -> Any:
         # Checked here because Airflow creates the operator of a mapped task only at run time.
         _validate_function(function, kwargs)
-        return decorate(function)
+        decorated: Any = decorate(function)
+        decorated.__class__ = _CheckedDecorator
+        return decorated
 
     return decorate_after_check if python_callable is None else decorate_after_check(python_callable)  # type: ignore[return-value]
 

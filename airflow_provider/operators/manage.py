@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import TriggerRule
 
-from airflow_provider import job_location, xcom
+from airflow_provider import assets, job_location, xcom
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core.client import TrainerClient
@@ -22,12 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["DeleteTrainJobOperator", "ManageOperator", "ResumeTrainJobOperator", "SuspendTrainJobOperator"]
 
+_NO_JOB = "the task that `job` refers to has submitted no TrainJob"
 
-class ManageOperator(BaseOperator):
+
+class ManageOperator(assets.ChecksMapping):
     """Base of operators that work on one existing TrainJob."""
 
     template_fields: Sequence[str] = ("job",)
     ui_color = "#e8f0fe"
+    #: XCom of a search that `job` stands for.
+    search_key: ClassVar[str] = "best_ref"
 
     def __init__(
         self,
@@ -41,7 +45,7 @@ class ManageOperator(BaseOperator):
         super().__init__(**kwargs)
         if not job:
             raise ValueError("job is empty; pass the name of a TrainJob, or its ref, such as train.output")
-        self.job = job_location.to_template_value(job)
+        self.job = job_location.to_template_value(job, self.search_key)
         self.backend = backend
         self.backend_config = backend_config
         self.trainjob_conn_id = trainjob_conn_id
@@ -60,6 +64,8 @@ class ManageOperator(BaseOperator):
             TrainJobRejectedError: The job does not exist, or the backend refuses the operation.
             TrainJobUnreachableError: The backend is unavailable.
         """
+        if self.job in (None, "", str(None)):
+            return self._run_without_job()
         try:
             client, job = self.hook.client, job_location.parse_job(self.job)
             if isinstance(job, TrainJobRef):
@@ -70,6 +76,9 @@ class ManageOperator(BaseOperator):
         except (TrainerError, ValueError) as error:
             raise TrainJobRejectedError(str(error)) from error
 
+    def _run_without_job(self) -> None:
+        raise TrainJobRejectedError(_NO_JOB)
+
     @abstractmethod
     def _run(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> Any:
         """Call the client."""
@@ -78,17 +87,17 @@ class ManageOperator(BaseOperator):
 class DeleteTrainJobOperator(ManageOperator):
     """Delete a TrainJob: stop its processes and remove its log, files and cluster objects.
 
-    Succeeds if the job is already gone.
+    Succeeds if the job is already gone, or was never submitted. Of a search, all TrainJobs are deleted.
 
     Example:
-        As a teardown:
+        As a teardown, also of a training that failed:
 
         ```python
         DeleteTrainJobOperator(task_id="delete", job=train.output).as_teardown(setups=train)
         ```
 
     Args:
-        job: Name of the job, or its ref, such as the XCom ``ref`` of `TrainJobOperator`. A ref identifies one job by
+        job: Name of the job, its ref, or the output of its task (``train.output``). A ref identifies one job by
             its uid: a newer job of the same name is not deleted. Required. Templated.
         backend: Name of the backend. Default: None, the backend of the ref; for a name, the backend of the connection.
             Not templated.
@@ -103,12 +112,30 @@ class DeleteTrainJobOperator(ManageOperator):
         ValueError: `job` is empty; raised when the DAG is parsed.
     """
 
+    search_key = "ref"
+
+    def as_teardown(self, **arguments: Any) -> DeleteTrainJobOperator:
+        """Make this task a teardown; it also runs after a setup that failed, because that may have a TrainJob."""
+        super().as_teardown(**arguments)
+        self.trigger_rule = TriggerRule.ALL_DONE
+        return self
+
     def _run(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> None:
-        client.delete_job(job)
+        search = None if isinstance(job, str) else job_location.parse_ref_data(self.job).get("search")
+        if search is None:
+            client.delete_job(job)
+        else:
+            client.searches.delete_job(search["key"])
+
+    def _run_without_job(self) -> None:
+        self.log.info("Nothing to delete: %s", _NO_JOB)
 
 
 class _SuspendResumeOperator(ManageOperator):
     """Apply a change to a job and push its ref."""
+
+    job_key: ClassVar[str] = "ref"
+    wait_for_completion: ClassVar[bool] = False
 
     def _run(self, client: TrainerClient, job: str | TrainJobRef, context: Context) -> dict[str, Any]:
         ref = client.get_job_ref(job)
@@ -128,7 +155,7 @@ class SuspendTrainJobOperator(_SuspendResumeOperator):
     Sets ``spec.suspend`` of the TrainJob. XComs: ``return_value`` and ``ref``, both the job's ref.
 
     Args:
-        job: Name of the job, or its ref, such as the XCom ``ref`` of `TrainJobOperator`. A ref identifies one job by
+        job: Name of the job, its ref, or the output of its task (``train.output``). A ref identifies one job by
             its uid. Required. Templated.
         backend: Name of the backend. Default: None, the backend of the ref; for a name, the backend of the connection.
             Not templated.
@@ -154,7 +181,7 @@ class ResumeTrainJobOperator(_SuspendResumeOperator):
     of the TrainJob. XComs: ``return_value`` and ``ref``, both the job's ref.
 
     Args:
-        job: Name of the job, or its ref, such as the XCom ``ref`` of `TrainJobOperator`. A ref identifies one job by
+        job: Name of the job, its ref, or the output of its task (``train.output``). A ref identifies one job by
             its uid. Required. Templated.
         backend: Name of the backend. Default: None, the backend of the ref; for a name, the backend of the connection.
             Not templated.

@@ -30,13 +30,13 @@ class PromoteModelOperator(ManageOperator):
     Example:
         ```python
         PromoteModelOperator(
-            task_id="promote", job=train.output["ref"], model="digits", metric="accuracy", outlets=[MODEL]
+            task_id="promote", job=train.output, model="digits", metric="accuracy", outlets=[MODEL]
         )
         ```
 
     Args:
-        job: Name of a TrainJob that is Complete, or its ref, such as the XCom ``ref`` of `TrainJobOperator`. Required.
-            Templated.
+        job: Name of a TrainJob that is Complete, its ref, or the output of its task (``train.output``); of a search,
+            the best trial. Required. Templated.
         model: Name of the model in the registry. Required. Templated.
         metric: Name of the metric by which models are compared. Required. Templated.
         mode: ``max`` (default): the largest value is best; ``min``: the smallest. Not templated.

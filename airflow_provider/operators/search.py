@@ -75,6 +75,7 @@ class SearchOperator(TrainJobOperator):
 
     template_fields: Sequence[str] = ("spec", "func_args", "search")
     template_fields_renderers: ClassVar[dict[str, str]] = {"spec": "json", "func_args": "json", "search": "json"}
+    job_key = "best_ref"
 
     def __init__(
         self,

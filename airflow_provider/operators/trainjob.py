@@ -20,7 +20,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from airflow.configuration import conf
-from airflow.sdk import BaseOperator
 
 from airflow_provider import (
     assets,
@@ -75,7 +74,7 @@ if TYPE_CHECKING:
 __all__ = ["InitializeOperator", "TrainJobOperator"]
 
 
-class TrainJobOperator(OpenLineageMixin, BaseOperator):
+class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
     """Run a TrainJob: submit it, wait for it, and return its result.
 
     A retry continues with the job of the previous try: it waits for a running job, returns the result of a complete
@@ -167,6 +166,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"spec": "json", "func_args": "json"}
     ui_color = "#e8f0fe"
     operator_extra_links = links.LINKS
+    #: XCom with the ref for which the output of the task stands.
+    job_key: ClassVar[str] = "ref"
 
     def __init__(
         self,
@@ -210,7 +211,8 @@ class TrainJobOperator(OpenLineageMixin, BaseOperator):
         self.backend_config = backend_config
         self.trainjob_conn_id = trainjob_conn_id
         self.mlflow_conn_id = mlflow_conn_id
-        assets.check_outlets(self.task_id, self.outlets, waits=wait_for_completion)
+        is_sweep = self.get_closest_mapped_task_group() is not None and partition is None
+        assets.check_outlets(self.task_id, self.outlets, waits=wait_for_completion, is_sweep=is_sweep)
         self.wait_for_completion = wait_for_completion
         self.deferrable = deferrable
         validation.check_one_of("on_kill", on_kill, ("cancel", "keep"))

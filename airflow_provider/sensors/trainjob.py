@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
@@ -39,7 +39,7 @@ _STATE_KEY = "trainjob_trouble"
 _OF_JOB = ("ref", "_state", "_saved_state", "_log_forwarder", "_suspension", "_pending_failures")
 
 
-class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
+class TrainJobSensor(OpenLineageMixin, assets.ChecksMapping, BaseSensorOperator):
     """Wait until a TrainJob has ended, and return its result.
 
     The sensor does not own the job: unless `on_kill` is ``cancel``, a timeout of the sensor leaves the job running. A
@@ -57,8 +57,8 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         ```
 
     Args:
-        job: Ref of the TrainJob, such as the result of ``TrainJobOperator(wait_for_completion=False)``
-            (``submit.output``), or a template that renders to a ref. Required. Templated.
+        job: Ref of the TrainJob, the output of its task (``submit.output``), or a template that renders to a ref.
+            Required. Templated.
         backend: Name of the backend. Default: None, the backend of the ref. Not templated.
         backend_config: A configuration of `trainer_core`, used instead of the connection, or a dict of settings
             that override those of the connection. Default: None. Not templated.
@@ -87,6 +87,7 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
 
     template_fields: Sequence[str] = ("job",)
     ui_color = "#e8f0fe"
+    job_key: ClassVar[str] = "ref"
 
     def __init__(
         self,
@@ -105,6 +106,8 @@ class TrainJobSensor(OpenLineageMixin, BaseSensorOperator):
         super().__init__(**{"poke_interval": 10, **kwargs})
         if restarts and self.reschedule and not deferrable:
             raise ValueError("restarts=True needs deferrable=True or mode='poke': mode='reschedule' keeps one job only")
+        is_sweep = self.get_closest_mapped_task_group() is not None and not assets.job_names_partition(job)
+        assets.check_outlets(self.task_id, self.outlets, is_sweep=is_sweep)
         self.job = job_location.to_template_value(job)
         self.backend = backend
         self.backend_config = backend_config

@@ -182,6 +182,7 @@ async def _read_first_event(trigger: BaseTrigger) -> Any:
 def _build_context(task: BaseOperator, ti: StandInTaskInstance) -> dict[str, Any]:
     now = datetime.now(timezone.utc)
     return {
+        "dag": task.dag if task.has_dag() else SimpleNamespace(timezone=timezone.utc),
         "task": task,
         "ti": ti,
         "task_instance": ti,

@@ -9,12 +9,14 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from airflow.sdk import DAG, Asset, task
+from airflow.sdk import DAG, Asset, task, task_group
 from airflow_fakes import double
 from standalone import needs_trigger_on_kill
 
 from airflow_provider.assets import ModelAsset
 from airflow_provider.deadlines import late_run, log_late_run, slower_than_usual
+from airflow_provider.operators.promote import PromoteModelOperator
+from airflow_provider.operators.search import SearchOperator
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from trainer_core import CustomTrainer
@@ -73,6 +75,77 @@ def test_a_sensor_writes_the_event_of_the_model_it_waited_for(trainjob_recorder,
 def test_a_task_that_does_not_wait_cannot_have_a_model_outlet():
     with pytest.raises(ValueError, match="task 'train' does not wait for its TrainJob, so ModelAsset 'digits'"):
         a_task(outlets=[MODEL], wait_for_completion=False)
+
+
+def expand_operator():
+    TrainJobOperator.partial(task_id="train", trainer=CustomTrainer(double), outlets=[MODEL]).expand(
+        func_args=[{"number": 1}, {"number": 2}]
+    )
+
+
+def expand_keywords():
+    TrainJobOperator.partial(task_id="train", outlets=MODEL).expand_kwargs([{"trainer": {"image": "a"}}])
+
+
+def expand_search():
+    SearchOperator.partial(task_id="train", search_space={"number": [1]}, outlets=[MODEL]).expand(func_args=[{}])
+
+
+def expand_sensor():
+    submit = TrainJobOperator.partial(task_id="submit", wait_for_completion=False).expand(func_args=[{"number": 1}])
+    TrainJobSensor.partial(task_id="train", outlets=[MODEL]).expand(job=submit.output)
+
+
+def expand_function():
+    @task.trainjob(outlets=[MODEL])
+    def train(number: int):
+        return number
+
+    train.override(retries=1).expand(number=[1, 2])
+
+
+def expand_group():
+    @task_group
+    def group(number):
+        return a_task(func_args={"number": number}, outlets=[MODEL])
+
+    group.expand(number=[1, 2])
+
+
+def expand_group_of_sensors():
+    @task_group
+    def group(number):
+        submit = a_task(func_args={"number": number}, wait_for_completion=False)
+        TrainJobSensor(task_id="wait_for_train", job=submit.output, outlets=[MODEL])
+
+    group.expand(number=[1, 2])
+
+
+SWEEPS = [expand_operator, expand_keywords, expand_search, expand_sensor, expand_function, expand_group]
+
+
+@pytest.mark.parametrize("expand", [*SWEEPS, expand_group_of_sensors])
+def test_a_sweep_cannot_have_a_model_outlet_whose_last_event_would_be_that_of_any_member(expand):
+    with a_dag("sweep"), pytest.raises(ValueError, match="train' is mapped, so the last event of ModelAsset 'digits'"):
+        expand()
+
+
+def test_members_of_a_sweep_with_a_partition_each_and_promotions_of_the_best_have_model_outlets():
+    submit = {"task_id": "train", "trainer": CustomTrainer(double, {"number": 1})}
+    with a_dag("partitions"):
+        TrainJobOperator.partial(**submit, outlets=[MODEL]).expand(partition=["emea", "apac"])
+    with a_dag("sensors"):
+        train = TrainJobOperator.partial(**submit, wait_for_completion=False).expand(partition=["emea", "apac"])
+        TrainJobSensor.partial(task_id="wait", outlets=[MODEL]).expand(job=train.output)
+        promote = {"task_id": "promote", "model": "digits", "metric": "accuracy", "outlets": [MODEL]}
+        PromoteModelOperator.partial(**promote).expand(job=train.output)
+
+    @task_group
+    def group(region):
+        TrainJobSensor(task_id="wait", job=a_task(partition=region).output, outlets=[MODEL])
+
+    with a_dag("groups"):
+        group.expand(region=["emea", "apac"])
 
 
 @pytest.mark.parametrize("deferrable", [False, True])

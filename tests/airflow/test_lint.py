@@ -226,6 +226,65 @@ def test_a_name_that_some_runs_do_not_have_is_a_warning(lint, monkeypatch, templ
     )
 
 
+@pytest.mark.parametrize(
+    ("pull", "is_wrong"),
+    [
+        ("ti.xcom_pull('train')", True),
+        ('ti.xcom_pull(task_ids=["train"])[0]', True),
+        ("ti.xcom_pull('train', key='ref')", False),
+        ("ti.xcom_pull('upstream')", False),
+    ],
+)
+def test_a_template_of_a_result_is_no_job(lint, pull, is_wrong):
+    tasks = ["from airflow_provider.operators.manage import DeleteTrainJobOperator", "upstream()"]
+    tasks += [operator("trainer=CustomTrainer(train, {'lr': 1})")]
+    tasks += [f"DeleteTrainJobOperator(task_id='delete', job={'{{ ' + pull + ' }}'!r})"]
+    found = [each["problem"].partition(" returned")[0] for each in lint("\n".join(tasks))[1]]
+    assert found == ["job: the template is what task 'train'"] * is_wrong
+
+
+ZONES = """
+from airflow.sdk import CronTriggerTimetable
+import pendulum
+
+BERLIN = pendulum.datetime(2024, 1, 1, tz="Europe/Berlin")
+with DAG("zone", schedule=SCHEDULE, start_date=START):
+    TrainJobOperator(task_id="fit", trainer=CustomTrainer(train, {"lr": 1, "day": "{{ TEMPLATE }}"}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("template", "schedule", "start", "zone"),
+    [
+        ("dag_run.run_after | ds", "'30 0 * * *'", "BERLIN", "Europe/Berlin"),
+        ("macros.ds_add(dag_run.run_after|ds_nodash, -1)", "'30 0 * * *'", "BERLIN", "Europe/Berlin"),
+        ("dag_run.run_after.strftime('%d')", "None", "BERLIN", "Europe/Berlin"),
+        ("dag_run.run_after | ds", "CronTriggerTimetable('30 0 * * *', timezone='Asia/Tokyo')", "START", "Asia/Tokyo"),
+        (
+            "dag_run.run_after.astimezone(dag.timezone) | ds",
+            "CronTriggerTimetable('30 0 * * *', timezone='Asia/Tokyo')",
+            "START",
+            "Asia/Tokyo",
+        ),
+        ("dag_run.run_after.astimezone(dag.timezone) | ds", "'30 0 * * *'", "BERLIN", None),
+        ("dag_run.run_after.isoformat()", "'30 0 * * *'", "BERLIN", None),
+        ("dag_run.run_after | ds", "'30 0 * * *'", "START", None),
+    ],
+)
+def test_a_date_of_the_run_that_is_not_in_the_time_zone_of_the_dag_is_a_warning(
+    lint, monkeypatch, tmp_path, template, schedule, start, zone
+):
+    errors = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", errors)
+    (tmp_path / "dags").mkdir()
+    text = ZONES.replace("=START", f"={start}").replace("SCHEDULE", schedule).replace("TEMPLATE", template)
+    constants = "START = datetime(2024, 1, 1, tzinfo=timezone.utc)\n"
+    (tmp_path / "dags" / "zones.py").write_text(HEAD.rpartition("with DAG")[0] + constants + text)
+    assert lint("upstream()") == (0, [])
+    warnings = [line.partition("args.day: ")[2] for line in errors.getvalue().splitlines() if "warning" in line]
+    assert [f"not in the time zone of the DAG, {zone};" in each for each in warnings] == [True] * (zone is not None)
+
+
 PARTITIONED = """
 from airflow.sdk import Asset, CronPartitionTimetable, PartitionedAssetTimetable, PartitionedAtRuntime
 

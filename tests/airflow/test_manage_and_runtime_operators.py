@@ -7,8 +7,8 @@ import itertools
 import json
 
 import pytest
-from airflow.sdk import DAG
-from airflow_fakes import double
+from airflow.sdk import DAG, task, task_group
+from airflow_fakes import double, fail
 from fake_cluster import Cluster
 from kubernetes.client import V1EnvVar
 
@@ -19,11 +19,12 @@ from airflow_provider.operators.manage import (
     SuspendTrainJobOperator,
 )
 from airflow_provider.operators.runtimes import CreateRuntimeOperator, DeleteRuntimeOperator
+from airflow_provider.operators.search import SearchOperator
 from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.compat import DagSerialization
 from airflow_provider.testing.tasks import StandInTaskInstance
-from trainer_core import CustomTrainer, DistributedConfig, Labels, QueueName, TrainJobRef
+from trainer_core import CustomTrainer, DistributedConfig, Labels, Objective, QueueName, TrainJobRef, TrialConfig
 from trainer_core.runtime_admin import runtime_builder
 from trainer_core.runtime_admin.runtime_builder import RuntimeParameters
 
@@ -99,6 +100,97 @@ def test_setup_and_teardown_create_and_delete_a_job(run_dag, xcom, client):
     assert xcom(dag_run, "wait")["doubled"] == 6
     assert xcom(dag_run, "train", "status") in ("Created", "Suspended")
     assert client.list_jobs() == []
+
+
+def a_training(func, **arguments):
+    return TrainJobOperator(task_id="train", runtime="python", trainer=CustomTrainer(func, arguments))
+
+
+def return_none() -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("func", "arguments", "state"),
+    [(double, {"number": 3}, "success"), (return_none, {}, "success"), (fail, {"message": "no data"}, "failed")],
+    ids=["dict", "None", "failed"],
+)
+def test_a_teardown_deletes_the_job_of_its_setup_whatever_that_returned(run_dag, client, func, arguments, state):
+    with a_dag() as dag:
+        train = a_training(func, **arguments)
+        DeleteTrainJobOperator(task_id="delete", job=train.output).as_teardown(setups=train)
+    dag_run = run_dag(dag)
+    assert client.list_jobs() == []
+    assert {ti.task_id: str(ti.state) for ti in dag_run.get_task_instances()} == {"train": state, "delete": "success"}
+
+
+def test_a_teardown_of_a_setup_that_has_not_run_succeeds(run_dag, task_log):
+    def refuse():
+        raise ValueError("no data")
+
+    with a_dag() as dag:
+        train = task(refuse)() >> a_training(double, number=3)
+        DeleteTrainJobOperator(task_id="delete", job=train.output).as_teardown(setups=train)
+    dag_run = run_dag(dag)
+    states = {ti.task_id: str(ti.state) for ti in dag_run.get_task_instances()}
+    assert states == {"refuse": "failed", "train": "upstream_failed", "delete": "success"}
+    assert "has submitted no TrainJob" in task_log()
+
+
+def test_the_output_of_a_decorated_training_is_its_job_and_that_of_a_mapped_group_the_job_of_its_member(
+    run_dag, xcom, client
+):
+    @task.trainjob(runtime="python")
+    def name(number: int) -> str:
+        return "a-job"
+
+    @task_group
+    def each(number):
+        wait = TrainJobSensor(task_id="wait", job=name(number), poke_interval=0.05)
+        suspend = SuspendTrainJobOperator(task_id="suspend", job=wait.output)
+        wait >> suspend >> DeleteTrainJobOperator(task_id="delete", job=suspend.output)
+
+    with a_dag() as dag:
+        each.expand(number=[1, 2])
+    dag_run = run_dag(dag)
+    refs = [[xcom(dag_run, f"each.{one}", "ref", index) for one in ("name", "wait", "suspend")] for index in (0, 1)]
+    assert [ref == [ref[0]] * 3 for ref in refs] == [True, True]
+    assert refs[0] != refs[1]
+    assert {str(ti.state) for ti in dag_run.get_task_instances()} == {"success"}
+    assert client.list_jobs() == []
+
+
+def test_deleting_the_output_of_a_search_deletes_all_its_jobs(run_dag, client):
+    with a_dag() as dag:
+        tune = SearchOperator(
+            task_id="tune",
+            runtime="python",
+            trainer=CustomTrainer(double),
+            search_space={"number": [1, 2]},
+            objectives=[Objective("number")],
+            trial_config=TrialConfig(num_trials=2, parallel_trials=2),
+        )
+        DeleteTrainJobOperator(task_id="delete", job=tune.output).as_teardown(setups=tune)
+    assert str(run_dag(dag).state) == "success"
+    assert client.list_jobs() == []
+
+
+def test_the_output_of_a_mapped_training_is_refused_when_the_dag_is_parsed():
+    with a_dag():
+        train = TrainJobOperator.partial(task_id="train").expand(func_args=[{"number": 1}])
+        with pytest.raises(ValueError, match="task 'train' is mapped and has several TrainJobs"):
+            DeleteTrainJobOperator(task_id="delete", job=train.output)
+        with pytest.raises(ValueError, match=r"'delete' cannot be mapped over job=train\.output, which is the results"):
+            DeleteTrainJobOperator.partial(task_id="delete").expand(job=train.output)
+
+
+@pytest.mark.parametrize("job", [None, "None"])
+def test_a_job_that_was_never_submitted_needs_no_deletion_and_cannot_be_suspended(run_trainjob_task, job):
+    template = "{{ params.job }}"
+    deleted = run_trainjob_task(DeleteTrainJobOperator(task_id="delete", job=template), params={"job": job})
+    assert deleted.state == "success"
+    suspended = run_trainjob_task(SuspendTrainJobOperator(task_id="suspend", job=template), params={"job": job})
+    assert "has submitted no TrainJob" in str(suspended.error)
 
 
 @pytest.fixture(scope="module")

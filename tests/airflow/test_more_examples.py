@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import airflow.sdk
+import pendulum
 import pytest
 from fake_cluster import Cluster
 
@@ -72,6 +73,28 @@ def test_each_night_has_its_own_job_for_the_day_before(dags, run_trainjob_dag, t
 
     assert [run.xcom("train")["day"] for run in runs] == ["2026-03-01", "2026-03-02"]
     assert len({run.xcom("train", "ref")["name"] for run in runs}) == len(trainjob_client.list_jobs()) == 2
+
+
+@pytest.mark.parametrize(
+    ("zone", "moment", "date"),
+    [
+        ("Europe/Berlin", datetime(2026, 3, 1, 23, 30, tzinfo=timezone.utc), "2026-03-02"),
+        ("Europe/Berlin", datetime(2026, 6, 30, 22, 30, tzinfo=timezone.utc), "2026-07-01"),
+        ("America/Los_Angeles", datetime(2026, 1, 1, 2, 0, tzinfo=timezone.utc), "2025-12-31"),
+        ("UTC", datetime(2026, 3, 1, 23, 30, tzinfo=timezone.utc), "2026-03-01"),
+    ],
+)
+def test_the_date_of_a_run_is_that_of_the_time_zone_of_its_dag(run_trainjob_dag, zone, moment, date):
+    documents = [DAGS.parent / name for name in ("README.md", "docs/guides/airflow.md", "dags/forecast.py")]
+    documented = [re.findall(r"\"(\{\{ dag_run.run_after.*?\}\})\"", each.read_text())[0] for each in documents]
+    start = pendulum.datetime(2025, 1, 1, tz=zone)
+    with airflow.sdk.DAG(f"zone_{zone[-3:]}_{moment.month}", schedule="30 0 * * *", start_date=start) as dag:
+        local = "(dag_run.logical_date or dag_run.run_after).astimezone(dag.timezone)"
+        nightly = "{{ macros.ds_add(" + local + " | ds, 0) }}"
+        airflow.sdk.task(task_id="dates")(lambda *dates: list(dates))(*documented, nightly)
+    for logical_date in (moment, None):
+        run = run_trainjob_dag(dag, run_after=moment, logical_date=logical_date)
+        assert run.xcom("dates") == [date] * 4
 
 
 def test_a_nightly_training_that_a_person_starts_has_no_logical_date(dags, run_trainjob_dag, trainjob_recorder):
