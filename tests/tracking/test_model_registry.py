@@ -21,6 +21,7 @@ import pytest
 from trainer_core.errors import InvalidRequestError, TrackingError
 from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.tracking import model_registry as registry_module
+from trainer_core.tracking.mlflow_api import MlflowApi
 from trainer_core.tracking.mlflow_registry import MlflowRegistry
 from trainer_core.tracking.model_registry import Candidate, FolderRegistry, Promotion
 from trainer_core.tracking.registries import open_registry
@@ -282,7 +283,7 @@ def test_24_promoters_killed_at_random_instants_leave_the_alias_at_the_best(rela
 CHANGES = {"open", "write", "replace", "mkdir", "flock", "rmdir", "unlink"}
 
 
-def promote_until_killed(folder, candidate, calls):
+def promote_until_killed(folder, candidate, calls, options):
     """Promote in a forked process that is killed before its n-th call of a function that changes files."""
     remaining = iter(range(calls))
 
@@ -291,8 +292,17 @@ def promote_until_killed(folder, candidate, calls):
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.setprofile(count)
-    FolderRegistry(folder).promote_candidate(candidate, model="digits")
+    FolderRegistry(folder).promote_candidate(candidate, **options)
     os._exit(0)
+
+
+def promote_until_killed_in_child(folder, candidate, calls, **options):
+    """Promote in a process that is killed before its n-th change of files; return its exit code."""
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=promote_until_killed, args=(folder, candidate, calls, options))
+    process.start()
+    process.join()
+    return process.exitcode
 
 
 def build_model_folder(folder, name, value):
@@ -313,18 +323,14 @@ def test_a_promoter_of_a_folder_that_is_killed_at_any_instant_and_repeated_leave
     first, killed, other = (
         build_model_folder(tmp_path, name, value) for name, value in (("one", 0.5), ("two", 0.7), ("three", meanwhile))
     )
-    context = multiprocessing.get_context("fork")
     answers, calls, exitcode = set(), 0, -signal.SIGKILL
     while exitcode:
         calls += 1
         registry = FolderRegistry(tmp_path / f"registry-{calls}")
         registry.promote_candidate(first, model="digits")
-        process = context.Process(target=promote_until_killed, args=(tmp_path / f"registry-{calls}", killed, calls))
-        process.start()
-        process.join()
-        exitcode = process.exitcode
+        exitcode = promote_until_killed_in_child(tmp_path / f"registry-{calls}", killed, calls, model="digits")
         had_moved = registry.get_champion("digits").version == "two"
-        decisions = (tmp_path / f"registry-{calls}" / "digits/decisions").glob("champion-two.json")
+        decisions = (tmp_path / f"registry-{calls}" / "digits/decisions").glob("two@champion.json")
         has_ended = any("done" in json.loads(path.read_text()) for path in decisions)
 
         answer = registry.promote_candidate(other, model="digits")
@@ -413,17 +419,112 @@ def test_a_folder_records_where_a_model_of_another_place_is(tmp_path, uri):
     assert (promotion.uri, FolderRegistry(tmp_path).get_champion("digits").uri) == (uri, uri)
 
 
-def test_a_model_that_is_not_there_or_has_a_broken_link_is_refused_and_nothing_is_left(tmp_path):
-    registry, folder = FolderRegistry(tmp_path / "registry"), tmp_path / "model"
-    with pytest.raises(InvalidRequestError, match=r"there is no model at .*/model"):
-        registry.promote_candidate(Candidate("job", folder.as_uri(), "accuracy", 0.5), model="digits")
+def test_a_model_that_is_not_there_or_cannot_be_copied_is_refused_and_nothing_is_left(registry, model, tmp_path):
+    folder = tmp_path / "model"
+
+    def refuse(message):
+        with pytest.raises(InvalidRequestError, match=message):
+            registry.promote_candidate(Candidate("job", folder.as_uri(), "accuracy", 0.5), model=model)
+
+    refuse(r"there is no model at .*/model")
     folder.mkdir()
     (folder / "weights").symlink_to("gone")
-    with pytest.raises(InvalidRequestError, match=r"model/weights is a broken link"):
-        registry.promote_candidate(Candidate("job", folder.as_uri(), "accuracy", 0.5), model="digits")
+    refuse(r"model/weights is a broken link")
+    (folder / "weights").unlink()
+    os.mkfifo(folder / "weights")
+    refuse(r"model/weights is neither a file nor a folder")
+    (folder / "weights").unlink()
+    (folder / "weights").symlink_to(folder)
+    refuse(r"model/weights is a link to a folder above it")
 
-    assert (registry.list_versions("digits"), registry.get_champion("digits")) == ([], None)
-    assert list((tmp_path / "registry" / "digits" / "versions").glob("**/*")) == []
+    assert (registry.list_versions(model), registry.get_champion(model)) == ([], None)
+    assert list((tmp_path / "registry").glob("*/versions/**/*")) == []
+
+
+@pytest.mark.parametrize("name", ["100%.txt", "ä ö&b=c+d;e.txt", "..b"])
+def test_a_file_is_kept_under_its_name(registry, model, tmp_path, request, name):
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits" / name).write_text("weights")
+    registry.promote_candidate(Candidate("job", (tmp_path / "digits").as_uri(), "accuracy", 0.5), model=model)
+
+    assert read_files(registry, model, tmp_path, request) == {name: "weights"}
+
+
+@pytest.mark.parametrize("name", ["a#b.txt", "a?b.txt", "a%23b.txt"])
+def test_a_file_that_an_mlflow_server_does_not_take_is_named_and_nothing_is_sent(relay, tmp_path, name):
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits" / name).write_text("weights")
+    candidate = Candidate("job", (tmp_path / "digits").as_uri(), "accuracy", 0.5)
+    with (
+        MlflowRegistry(MlflowServer(relay.uri)) as registry,
+        pytest.raises(InvalidRequestError, match=re.escape(f"digits/{name} cannot be uploaded")),
+    ):
+        registry.promote_candidate(candidate, model="odd-names")
+
+    assert not [path for _, path, _ in relay.seen if "artifacts" in path or "runs/create" in path]
+
+
+def test_a_model_is_created_before_its_first_version(relay, model):
+    # A server with basic authentication lets a user create versions only of a model that exists.
+    with MlflowRegistry(MlflowServer(relay.uri)) as registry:
+        registry.promote_candidate(Candidate("job", "s3://models/digits", "accuracy", 0.5), model=model)
+
+    created = [path.rpartition("mlflow/")[2] for _, path, _ in relay.seen if path.endswith("/create")]
+    assert created == ["registered-models/create", "model-versions/create"]
+
+
+def read_files(registry, model, folder, request):
+    """Return the files of the champion: those of the folder, or as the real mlflow client downloads them."""
+    place = Path(unquote(urlsplit(registry.get_champion(model).uri).path))
+    if isinstance(registry, MlflowRegistry):
+        ask = request.getfixturevalue("ask")
+        place = Path(ask("download", uri=f"models:/{model}@champion", folder=str(folder / "downloaded")))
+    files = {path.relative_to(place).as_posix(): path.read_text() for path in place.rglob("*") if path.is_file()}
+    return {name: text for name, text in files.items() if name != "registered_model_meta"}
+
+
+def test_files_that_the_training_logged_are_no_part_of_the_model(mlflow_uri, model, tmp_path, request):
+    api = MlflowApi(MlflowServer(mlflow_uri), 30.0)
+    run_id = api.create_run("0", "nightly", {}, 1)
+    root = api.get_run(run_id).info.artifact_uri.partition(":")[2].lstrip("/")
+    candidate = build_model_folder(tmp_path, "one", 0.5)
+    api.upload(f"{root}/model/logged.bin", tmp_path / "one" / "model.bin")
+    api.close()
+    with MlflowRegistry(MlflowServer(mlflow_uri)) as registry:
+        registry.promote_candidate(replace(candidate, run_id=run_id), model=model)
+
+        assert read_files(registry, model, tmp_path, request) == {"model.bin": "one"}
+
+
+@pytest.mark.parametrize(("metric", "mode"), [("loss", "min"), ("accuracy", "min")])
+def test_the_only_version_is_compared_otherwise_only_if_that_is_asked_for(registry, promote, model, metric, mode):
+    first = promote("one", 0.83, uid="uid-1")
+    with pytest.raises(InvalidRequestError, match=r"compares accuracy \(max\)"):
+        promote("one", 0.83, metric=metric, mode=mode, uid="uid-1")
+
+    assert promote("one", 0.83, uid="uid-1") == first
+    assert promote("one", 0.83, metric=metric, mode=mode, replace_metric=True, uid="uid-1").promoted
+
+
+def test_a_second_alias_leaves_the_record_of_the_first(registry, promote, model):
+    promote("one", 0.83, uid="uid-1")
+    first = registry.list_versions(model)
+    promote("one", 7.0, metric="latency", mode="min", alias="fastest", uid="uid-1")
+
+    assert [replace(each, aliases=("champion",)) for each in registry.list_versions(model)] == first
+    assert promote("two", 0.8).before == 0.83
+    assert promote("three", 8.0, metric="latency", mode="min", alias="fastest").before == 7.0
+
+
+def test_a_version_that_a_person_registered_keeps_the_alias(mlflow_uri, model, tmp_path, ask):
+    with MlflowRegistry(MlflowServer(mlflow_uri)) as registry:
+        registry.promote_candidate(build_candidate(tmp_path, "one", 0.5), model=model)
+        foreign = registry._api.post("model-versions/create", name=model, source="s3://models/own")
+        ask("set_alias", model=model, alias="champion", version=foreign["model_version"]["version"])
+
+        answer = registry.promote_candidate(build_candidate(tmp_path, "two", 0.9), model=model)
+
+        assert (answer.promoted, registry.get_champion(model).uri) == (False, "s3://models/own")
 
 
 def test_a_link_in_a_model_is_copied_as_the_file_that_it_leads_to(tmp_path):

@@ -1,21 +1,24 @@
 """The model registry of an MLflow server.
 
-MLflow moves an alias without a condition, so the alias is derived from what is registered: each promoter registers its
-version, computes the best of all versions, sets the alias, and reads again until the alias names the best. The last
-one to write has read everything. While a promoter moves the alias, a tag of the registered model says so; an alias that
-differs from the best version without such a tag was moved by a person, and is respected.
+MLflow moves an alias without a condition, so the alias is derived from what is registered: each promoter gives its
+version a score for the alias, computes the best of all versions that have one, sets the alias, and reads again until
+the alias names the best. The last one to write has read everything. While a promoter moves the alias, a tag of the
+registered model says so; an alias that differs from the best version without such a tag was moved by a person, and is
+respected.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial, reduce
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from pydantic import BaseModel
 
@@ -31,6 +34,7 @@ from trainer_core.tracking.model_registry import (
     Promotion,
     get_local_path,
     is_better,
+    list_files,
 )
 from trainer_core.tracking.server import MlflowServer
 
@@ -39,8 +43,9 @@ _METRIC = "trainjob.metric"
 _MODE = "trainjob.mode"
 _MIN_DELTA = "trainjob.min_delta"
 _METRIC_NAME = "trainjob.metric_name"
+_ORDER = "trainjob.order"
 _VERDICT = "trainjob.verdict"
-#: Prefixes; the alias follows. What differs between aliases is kept for each alias.
+#: Prefixes; the alias follows. Earlier releases gave a version one score for all aliases, and a verdict for each.
 _REPLACES = "trainjob.replaces."
 _SCORE = "trainjob.score."
 _PROMOTED = "trainjob.promoted."
@@ -88,19 +93,59 @@ class _Version:
         except (KeyError, ValueError):
             return None
 
-    def is_compared_by(self, value: float, comparison: Comparison, alias: str) -> bool:
-        score = self.get_score(alias)
-        return score is not None and score[0] == value and comparison.matches(score[1].metric, score[1].mode)
+    def get_score(self, alias: str) -> _Score | None:
+        """Return by what the version is compared for an alias; None if it was not promoted for it."""
+        return self.get_any_score(alias) if _SCORE + alias in self.tags or self.get_verdict(alias) else None
 
-    def get_score(self, alias: str) -> tuple[float, Comparison] | None:
-        """Return by what the version is compared for an alias; None if a person registered it."""
+    def get_any_score(self, alias: str) -> _Score | None:
+        """Return its score for an alias, or else that of its registration; None if a person registered it."""
         try:
             tags = {**self.tags, **json.loads(self.tags.get(_SCORE + alias, "{}"))}
             mode: Mode = "min" if tags.get(_MODE) == "min" else "max"
-            name, min_delta = tags.get(_METRIC_NAME, ""), float(tags.get(_MIN_DELTA, 0))
-            return float(tags[_METRIC]), Comparison(name, mode, min_delta, _REPLACES + alias in tags)
+            replaces = tags.get(_REPLACES + alias) == "true"
+            by = Comparison(tags.get(_METRIC_NAME, ""), mode, float(tags.get(_MIN_DELTA, 0)), replaces)
+            return _Score(float(tags[_METRIC]), by, int(tags.get(_ORDER, 0)))
         except (KeyError, ValueError, TypeError):
             return None
+
+    def get_verdict(self, alias: str) -> dict[str, Any]:
+        """Return what was decided about the version for an alias; empty if nothing was."""
+        return dict(json.loads(self.tags.get(f"{_VERDICT}.{alias}", "{}")))
+
+    def is_decided(self, alias: str) -> bool:
+        """Return whether its present score was compared."""
+        score, verdict = self.get_score(alias), self.get_verdict(alias)
+        return score is not None and bool(verdict) and verdict.get("order", 0) == score.order
+
+    def is_pending(self, alias: str) -> bool:
+        """Return whether a promotion has given it a score and was killed: it was not compared, or has not the alias."""
+        is_refused = self.is_decided(alias) and not self.get_verdict(alias)["promoted"]
+        return self.get_score(alias) is not None and _PROMOTED + alias not in self.tags and not is_refused
+
+    def has_score(self, candidate: Candidate, comparison: Comparison, alias: str) -> bool:
+        """Return whether a promotion like this one gave it its score. Another `min_delta` may correct a refusal."""
+        score, verdict = self.get_score(alias), self.get_verdict(alias)
+        if score is None or score.value != candidate.value or (_PROMOTED + alias in self.tags and not verdict):
+            return False
+        is_same = score.by.min_delta == comparison.min_delta or verdict.get("promoted")
+        return bool(is_same) and comparison.matches(score.by.metric, score.by.mode)
+
+
+class _Score(NamedTuple):
+    """By what a version is compared for an alias."""
+
+    value: float
+    #: It `replaces` the champion, whatever that was, if it is of another metric or a person has chosen it.
+    by: Comparison
+    #: Larger than those of all promotions for the alias that had ended before.
+    order: int
+
+    def to_tags(self, alias: str) -> dict[str, str]:
+        """Return the tags of a new version: its score, and the same for the alias."""
+        tags = {_METRIC_NAME: self.by.metric, _METRIC: repr(self.value), _MODE: self.by.mode}
+        tags[_MIN_DELTA] = repr(self.by.min_delta)
+        more = {_ORDER: str(self.order), _REPLACES + alias: str(self.by.replaces).lower()}
+        return {**tags, _SCORE + alias: json.dumps({**tags, **more})}
 
 
 class MlflowRegistry(ModelRegistry):
@@ -120,9 +165,22 @@ class MlflowRegistry(ModelRegistry):
             raise InvalidRequestError(
                 f"MLflow takes no alias {alias!r}: use letters, digits, '_' and '-', and neither latest nor v1, v2, …"
             )
-        own, versions = self._register(candidate, model, comparison, alias)
-        verdict = self._decide(model, own, versions, alias)
-        self._move_alias(model, alias, own.number, versions)
+        versions = self._list_versions(model)
+        own = _find_version(versions, candidate)
+        is_pending = own is not None and own.is_pending(alias)
+        if own is None or is_pending or not own.has_score(candidate, comparison, alias):
+            if not versions:
+                self._create_model(model)
+            pending = own.number if own and is_pending else None
+            versions, champion = self._follow_person(model, alias, versions, pending)
+            own, versions = self._register(candidate, model, comparison, alias, versions)
+            if not own.is_decided(alias):
+                own = self._decide(model, own, versions, alias, is_taken=_is_foreign(champion, alias))
+            best = self._move_alias(model, alias, own.number, versions)
+            if own.get_verdict(alias)["promoted"] and best != own.number:
+                # A better one was registered meanwhile, and has the alias.
+                self._set_tag(model, own.number, _PROMOTED + alias, "true")
+        verdict = own.get_verdict(alias)
         uri = f"models:/{model}@{alias}"
         return Promotion(verdict["promoted"], str(own.number), uri, candidate.value, verdict["before"])
 
@@ -155,48 +213,40 @@ class MlflowRegistry(ModelRegistry):
             known = ", ".join(str(each.number) for each in versions) or "none"
             raise InvalidRequestError(f"model {model!r} has no version {version!r}; its versions are {known}")
         self._set_alias(model, alias, target.number)
-        self._respect_person(model, alias, versions, target, None)
-        self._api.post("model-versions/delete-tag", "DELETE", name=model, version=version, key=_DEMOTED + alias)
+        self._respect_person(model, alias, versions, target)
 
     def has_origin_of(self, uri: str) -> bool:
         return self._api.server.has_origin_of(uri)
 
     def repair(self, model: str, alias: str = CHAMPION) -> None:
+        versions, _ = self._follow_person(model, alias, self._list_versions(model), None)
         for key in self._get_model(model)[1]:
-            if key.startswith(_MOVING):
-                self._api.post("registered-models/delete-tag", "DELETE", name=model, key=key)
-        self._move_alias(model, alias, 0, self._list_versions(model))
+            if key.startswith(f"{_MOVING}{alias}."):
+                self._delete_model_tag(model, key)
+        self._move_alias(model, alias, 0, versions)
 
     def _create_model(self, model: str) -> None:
         with SuppressCodes("RESOURCE_ALREADY_EXISTS"):
             self._api.post("registered-models/create", name=model)
 
     def _register(
-        self, candidate: Candidate, model: str, comparison: Comparison, alias: str
+        self, candidate: Candidate, model: str, comparison: Comparison, alias: str, versions: list[_Version]
     ) -> tuple[_Version, list[_Version]]:
         """Return the version of a candidate, created once, and all versions. Of a race, the lowest number stays."""
-        versions = self._list_versions(model)
+        own = _find_version(versions, candidate)
+        if own is None or not own.has_score(candidate, comparison, alias):
+            replaces = _check_metric(versions, own, model, comparison, alias)
+            by = replace(comparison, replaces=replaces)
+            score = _Score(candidate.value, by, _get_next_order(versions, alias))
+            if own is None:
+                run_id, source = self._store_files(candidate, model)
+                tags = {_JOB: candidate.identity, "trainjob.name": candidate.job, **score.to_tags(alias)}
+                versions = self._create_version(model, source, run_id, tags)
+            else:
+                self._delete_tag(model, own, _DEMOTED + alias)
+                self._set_score(model, own.number, score, alias)
+                versions = self._list_versions(model)
         found = _select_versions(versions, candidate)
-        score = {
-            _METRIC_NAME: candidate.metric,
-            _METRIC: repr(candidate.value),
-            _MODE: comparison.mode,
-            _MIN_DELTA: repr(comparison.min_delta),
-        }
-        if found and found[0].is_compared_by(candidate.value, comparison, alias):
-            replaces = {}
-        else:
-            replaces = _check_metric(versions, found, model, comparison, alias)
-        if not found:
-            run_id, source = self._store_files(candidate)
-            tags = {_JOB: candidate.identity, "trainjob.name": candidate.job, **score, **replaces}
-            versions = self._create_version(model, source, run_id, tags)
-            found = _select_versions(versions, candidate)
-        elif not found[0].is_compared_by(candidate.value, comparison, alias):
-            for key, value in {_SCORE + alias: json.dumps(score), **replaces}.items():
-                self._set_tag(model, found[0].number, key, value)
-            versions = self._list_versions(model)
-            found = _select_versions(versions, candidate)
         if not found:
             raise TrackingError(f"the version of {candidate.job!r} was deleted by another client; promote it again")
         for double in found[1:]:
@@ -216,12 +266,7 @@ class MlflowRegistry(ModelRegistry):
                 self._api.post("model-versions/create", name=model, source=source, run_id=run_id, tags=entries)
                 break
             except TrackingError as error:
-                if attempt == _TRIES - 1:
-                    raise
-                if error.code == "RESOURCE_DOES_NOT_EXIST":
-                    self._create_model(model)
-                    continue
-                if not error.transient:
+                if attempt == _TRIES - 1 or not error.transient:
                     raise
                 time.sleep(random.uniform(0.05, 0.3))  # noqa: S311 -- no secret
                 versions = self._list_versions(model)
@@ -229,8 +274,8 @@ class MlflowRegistry(ModelRegistry):
                     return versions  # The answer was lost.
         return self._list_versions(model)
 
-    def _store_files(self, candidate: Candidate) -> tuple[str | None, str]:
-        """Return run and source of a version; files of this machine are uploaded below the run."""
+    def _store_files(self, candidate: Candidate, model: str) -> tuple[str | None, str]:
+        """Return run and source of a version; files of this machine are uploaded to a separate folder of the run."""
         path = get_local_path(candidate.uri)
         if path is None:
             if candidate.uri.startswith("pvc://"):
@@ -241,6 +286,13 @@ class MlflowRegistry(ModelRegistry):
             return candidate.run_id, candidate.uri
         if not path.exists():
             raise InvalidRequestError(f"there is no model at {path}; promote where the files of the job are")
+        files = list_files(path)
+        # The server decodes a path twice.
+        if odd := next((each for each in files if set(each) & set("#?") or unquote(each) != each), None):
+            raise InvalidRequestError(
+                f"{files[odd]} cannot be uploaded: an MLflow server takes no name with '#', '?' or '%' and two digits; "
+                "let the training write it under another name"
+            )
         run_id = candidate.run_id or self._create_file_run(candidate)
         artifact_uri = self._api.get_run(run_id).info.artifact_uri
         if not artifact_uri.startswith("mlflow-artifacts:"):
@@ -248,11 +300,11 @@ class MlflowRegistry(ModelRegistry):
                 f"the MLflow server stores artifacts at {artifact_uri} and takes no uploads; let the training write "
                 "the model to a URI such as s3://bucket/model"
             )
+        folder = f"registered/{hashlib.sha256(f'{model}/{candidate.identity}'.encode()).hexdigest()[:16]}"
         root = artifact_uri.partition(":")[2].lstrip("/")
-        files = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
-        for file in files:
-            self._api.upload(f"{root}/model/{file.relative_to(path if path.is_dir() else path.parent)}", file)
-        return run_id, f"{artifact_uri}/model"
+        for name, file in files.items():
+            self._api.upload(f"{root}/{folder}/{name}", file)
+        return run_id, f"{artifact_uri}/{folder}"
 
     def _create_file_run(self, candidate: Candidate) -> str:
         experiment = self._api.get_experiment_id(_EXPERIMENT)
@@ -263,29 +315,27 @@ class MlflowRegistry(ModelRegistry):
         self._api.post("runs/update", run_id=run_id, status="FINISHED")
         return run_id
 
-    def _decide(self, model: str, own: _Version, versions: list[_Version], alias: str) -> dict[str, Any]:
-        """Return whether the version is better than all others, as decided when it was compared first."""
-        stored = json.loads(own.tags.get(_VERDICT + "." + alias, "{}"))
-        score = own.get_score(alias)
-        name = score[1].metric if score else ""
-        if stored and stored.get("metric_name", name) == name:
-            return dict(stored)
-        if self._detect_person(model, alias, versions, own.number):
-            versions = self._list_versions(model)
+    def _decide(self, model: str, own: _Version, versions: list[_Version], alias: str, is_taken: bool) -> _Version:
+        """Record whether the version is better than all others, and return it with this verdict."""
         others = _find_best([each for each in versions if each.number != own.number], alias)
         best = _find_best(versions, alias)
         before = others.get_score(alias) if others else None
-        is_comparable = before and score and score[1].matches(before[1].metric, before[1].mode)
+        score = own.get_score(alias)
+        is_compared = before and score and not score.by.replaces
         verdict = {
-            "promoted": best is not None and best.number == own.number,
-            "before": before[0] if before and is_comparable else None,
-            "metric_name": name,
+            "promoted": not is_taken and best is not None and best.number == own.number,
+            "before": before.value if before and is_compared else None,
+            "order": score.order if score else 0,
         }
-        self._set_tag(model, own.number, _VERDICT + "." + alias, json.dumps(verdict))
-        return verdict
+        return self._set_verdict(model, own, alias, verdict)
 
-    def _move_alias(self, model: str, alias: str, own: int, versions: list[_Version]) -> None:
-        """Set the alias until it names the best of all versions that were read after it was set."""
+    def _set_verdict(self, model: str, version: _Version, alias: str, verdict: Mapping[str, Any]) -> _Version:
+        key, text = f"{_VERDICT}.{alias}", json.dumps(verdict)
+        self._set_tag(model, version.number, key, text)
+        return replace(version, tags={**version.tags, key: text})
+
+    def _move_alias(self, model: str, alias: str, own: int, versions: list[_Version]) -> int | None:
+        """Set the alias until it names the best of all versions that were read after it was set; return that one."""
         moving = f"{_MOVING}{alias}.{own}"
         for _ in range(_MAX_ROUNDS):
             aliases, tags = self._get_model(model)
@@ -293,9 +343,8 @@ class MlflowRegistry(ModelRegistry):
             if current is not None and all(each.number != current for each in versions):
                 versions = self._list_versions(model)  # It was registered later.
             best = _find_best(versions, alias)
-            # A version without a metric was registered by a person: then no promotion moves the alias.
-            is_foreign = any(each.number == current and each.get_score(alias) is None for each in versions)
-            if best is None or current == best.number or is_foreign:
+            is_taken = any(each.number == current and each.get_score(alias) is None for each in versions)
+            if best is None or current == best.number or is_taken:
                 break
             if not is_marked:
                 self._write("registered-models/set-tag", name=model, key=moving, value=str(best.number))
@@ -306,38 +355,53 @@ class MlflowRegistry(ModelRegistry):
         if best is not None and current == best.number and _PROMOTED + alias not in best.tags:
             self._set_tag(model, best.number, _PROMOTED + alias, "true")
         if is_marked:
-            self._api.post("registered-models/delete-tag", "DELETE", name=model, key=moving)
+            self._delete_model_tag(model, moving)
+        return best.number if best else None
 
-    def _detect_person(self, model: str, alias: str, versions: list[_Version], own: int) -> bool:
-        """Demote the versions from which a person has moved the alias back, and return whether there was one."""
-        best = _find_best([each for each in versions if each.number != own], alias)
-        if best is None or _PROMOTED + alias not in best.tags:
-            return False
-        # Read after the versions, and twice: a promoter that has just finished is no person.
-        aliases, tags = self._get_model(model)
-        number = aliases.get(alias)
-        if number == best.number:
-            return False
-        later_aliases, later_tags = self._get_model(model)
-        is_moving = any(key.startswith(_MOVING + alias) for key in (*tags, *later_tags))
-        if is_moving or later_aliases.get(alias) != number:
-            return False
-        target = next((each for each in versions if each.number == number), None)
-        if target is None and number is not None:
-            return False
-        self._respect_person(model, alias, versions, target, own)
-        return True
+    def _follow_person(
+        self, model: str, alias: str, versions: list[_Version], pending: int | None
+    ) -> tuple[list[_Version], _Version | None]:
+        """Respect a person who has moved or removed the alias; return the versions, and the one that the alias names.
 
-    def _respect_person(
-        self, model: str, alias: str, versions: list[_Version], target: _Version | None, own: int | None
-    ) -> None:
-        """Demote the versions that are better than the one to which a person has moved the alias; all, if to none."""
-        champion = target.get_score(alias) if target else None
-        for each in versions:
+        The version of a promotion that was killed is left out.
+        """
+        # Twice: a promoter that has just finished is no person.
+        for is_certain in (False, True):
+            aliases, tags = self._get_model(model)
+            number = aliases.get(alias)
+            target = next((each for each in versions if each.number == number), None)
+            best = _find_best([each for each in versions if each.number != pending], alias)
+            is_moved = best is not None and _PROMOTED + alias in best.tags and best.number != number
+            is_chosen = target is not None and target.number != pending and target.get_score(alias) is None
+            is_moving = any(key.startswith(f"{_MOVING}{alias}.") for key in tags)
+            if is_moving or not (is_moved or is_chosen) or _is_foreign(target, alias):
+                return versions, target
+            if is_certain and (target or number is None):
+                self._respect_person(model, alias, [each for each in versions if each.number != pending], target)
+            versions = self._list_versions(model)
+        return versions, target
+
+    def _respect_person(self, model: str, alias: str, versions: list[_Version], target: _Version | None) -> None:
+        """Let the version to which a person has moved the alias be the one that later ones are compared with.
+
+        Those that are better than it are demoted; all, if the person has removed the alias.
+        """
+        champion = target.get_any_score(alias) if target else None
+        if target and champion:
+            order = _get_next_order(versions, alias)
+            self._delete_tag(model, target, _DEMOTED + alias)
+            self._set_tag(model, target.number, _PROMOTED + alias, "true")
+            if verdict := target.get_verdict(alias):
+                self._set_verdict(model, target, alias, {**verdict, "order": order})
+            # What is written before this is written again if it is cut off: the alias differs from the best version.
+            by = replace(champion.by, replaces=True)
+            self._set_score(model, target.number, champion._replace(by=by, order=order), alias)
+        best = _find_best(versions, alias)
+        for each in sorted(versions, key=lambda each: each is best):  # As above: the best one is the last.
             score = each.get_score(alias)
-            if score is None or each.number == own or (target and (champion is None or each.number == target.number)):
+            if score is None or (target and (champion is None or each.number == target.number)):
                 continue
-            if champion is None or is_better(score[0], champion[0], score[1].mode):
+            if champion is None or is_better(score.value, champion.value, score.by.mode):
                 self._set_tag(model, each.number, _DEMOTED + alias, "true")
 
     def _set_alias(self, model: str, alias: str, number: int) -> None:
@@ -345,6 +409,16 @@ class MlflowRegistry(ModelRegistry):
 
     def _set_tag(self, model: str, number: int, key: str, value: str) -> None:
         self._write("model-versions/set-tag", name=model, version=str(number), key=key, value=value)
+
+    def _delete_tag(self, model: str, version: _Version, key: str) -> None:
+        if key in version.tags:
+            self._api.post("model-versions/delete-tag", "DELETE", name=model, version=str(version.number), key=key)
+
+    def _delete_model_tag(self, model: str, key: str) -> None:
+        self._api.post("registered-models/delete-tag", "DELETE", name=model, key=key)
+
+    def _set_score(self, model: str, number: int, score: _Score, alias: str) -> None:
+        self._set_tag(model, number, _SCORE + alias, score.to_tags(alias)[_SCORE + alias])
 
     def _write(self, path: str, **body: str) -> None:
         """Send what can be repeated. Two clients that write the same row at once make the server fail for one."""
@@ -375,31 +449,44 @@ def _select_versions(versions: list[_Version], candidate: Candidate) -> list[_Ve
     return [each for each in versions if each.tags.get(_JOB) == candidate.identity]
 
 
+def _find_version(versions: list[_Version], candidate: Candidate) -> _Version | None:
+    return next(iter(_select_versions(versions, candidate)), None)
+
+
+def _is_foreign(version: _Version | None, alias: str) -> bool:
+    """Return whether a person has registered the version, without a metric: then no promotion moves the alias."""
+    return version is not None and version.get_any_score(alias) is None
+
+
 def _check_metric(
-    versions: list[_Version], own: list[_Version], model: str, comparison: Comparison, alias: str
-) -> dict[str, str]:
-    """Refuse another metric than that of the champion; return the tag of a version that replaces it."""
-    best = _find_best([each for each in versions if each not in own], alias)
+    versions: list[_Version], own: _Version | None, model: str, comparison: Comparison, alias: str
+) -> bool:
+    """Refuse another metric than that of the champion; return whether a version has the alias without comparison."""
+    best = _find_best(versions, alias)
     score = best.get_score(alias) if best else None
-    if score is None or comparison.matches(score[1].metric, score[1].mode):
-        return {}
+    if best is None or score is None:
+        return False
+    if comparison.matches(score.by.metric, score.by.mode):
+        return own is not None and best.number == own.number
     if any(_PROMOTED + alias in each.tags for each in versions):
-        comparison.check(model, alias, score[1].metric, score[1].mode)
-    return {_REPLACES + alias: "true"}
+        comparison.check(model, alias, score.by.metric, score.by.mode)
+    return True
+
+
+def _get_next_order(versions: list[_Version], alias: str) -> int:
+    return max((score.order for each in versions if (score := each.get_score(alias))), default=0) + 1
 
 
 def _find_best(versions: list[_Version], alias: str) -> _Version | None:
-    """Return the best version: each must be better than those before it by its own `min_delta`, or replace them."""
-
-    def choose(best: _Version | None, each: _Version) -> _Version | None:
-        score, champion = each.get_score(alias), best.get_score(alias) if best else None
-        if score is None or _DEMOTED + alias in each.tags:
-            return best
-        value, comparison = score
-        if champion is None:
-            return each
-        if not comparison.matches(champion[1].metric, champion[1].mode):
-            return each if comparison.replaces else best
-        return each if is_better(value, champion[0], comparison.mode, comparison.min_delta) else best
-
-    return reduce(choose, versions, None)
+    """Return the best version: each must be better than those before it by its own `min_delta`, or replaces them."""
+    scored = [
+        (score, each) for each in versions if (score := each.get_score(alias)) and _DEMOTED + alias not in each.tags
+    ]
+    best: tuple[_Score, _Version] | None = None
+    for score, each in sorted(scored, key=lambda pair: (pair[0].order, pair[1].number)):
+        if best is None or score.by.replaces:
+            best = score, each
+        elif score.by.matches(best[0].by.metric, best[0].by.mode):
+            is_best = is_better(score.value, best[0].value, score.by.mode, score.by.min_delta)
+            best = (score, each) if is_best else best
+    return best[1] if best else None

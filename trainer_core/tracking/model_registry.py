@@ -16,6 +16,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
@@ -40,11 +41,17 @@ __all__ = [
 ]
 
 CHAMPION = "champion"
+#: The artifact that is the model where none is named.
+ARTIFACT = "model"
 Mode = Literal["max", "min"]
 #: Name of a metric of which only the value is known.
 _UNNAMED = "metric"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+#: File of an alias where it is not the alias's name.
+_ALIASES = {"current": CHAMPION, "@current": "current"}
+#: What records which model a version is of.
+_RECORDS = ("versions/*.json", "decisions/*.json", "*.json")
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class Promotion:
     """What `promote` did. The same for each repetition.
 
     Attributes:
-        promoted: Whether the alias was moved to this model.
+        promoted: Whether this call, or an earlier try of it, moved the alias to this model.
         version: Version of this model in the registry.
         uri: URI of the model that the alias names now: ``models:/<model>@<alias>``, or ``file://…`` of a folder.
         metric: Value of the metric of this model.
@@ -101,6 +108,7 @@ class Candidate:
         metrics: All metrics, recorded with the version.
         uid: Identity of the TrainJob. Default: that of the name and the value.
         run_id: Its MLflow run. None if it has none.
+        artifact: Name of the job's artifact that is the model: each is a version of its own. Default ``model``.
     """
 
     job: str
@@ -110,6 +118,7 @@ class Candidate:
     metrics: Mapping[str, float] | None = None
     uid: str | None = None
     run_id: str | None = None
+    artifact: str = ARTIFACT
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.value):
@@ -133,12 +142,13 @@ class Candidate:
                 f"{{'artifacts': {{{artifact!r}: uri}}}}"
             )
         uri, value = outcome.artifacts[artifact], outcome.metrics[metric]
-        return cls(name, uri, metric, value, outcome.metrics, outcome.job.uid, run_id)
+        return cls(name, uri, metric, value, outcome.metrics, outcome.job.uid, run_id, artifact)
 
     @property
     def identity(self) -> str:
-        """What tells this model from others, also of a later job of the same name."""
-        return self.uid or hashlib.sha256(f"{self.job}/{self.value!r}".encode()).hexdigest()[:32]
+        """What tells this model from others: a later job of the same name, or another artifact of the job."""
+        job = self.uid or hashlib.sha256(f"{self.job}/{self.value!r}".encode()).hexdigest()[:32]
+        return job if self.artifact == ARTIFACT else f"{job}/{self.artifact}"
 
 
 @dataclass(frozen=True)
@@ -182,7 +192,7 @@ class ModelRegistry(AbstractContextManager["ModelRegistry"]):
         mode: Mode = "max",
         min_delta: float = 0.0,
         alias: str = CHAMPION,
-        artifact: str = "model",
+        artifact: str = ARTIFACT,
         run_id: str | None = None,
         replace_metric: bool = False,
     ) -> Promotion:
@@ -202,7 +212,8 @@ class ModelRegistry(AbstractContextManager["ModelRegistry"]):
             model: Name of the model.
             metric: Name of the metric by which models are compared.
             mode: ``max`` (default): the largest value is best; ``min``: the smallest.
-            min_delta: By how much the metric must be better. Default 0: any difference counts.
+            min_delta: By how much the metric must be better, as decimals: 0.85 is better than 0.80 by 0.05. Default 0:
+                any difference counts. A model that was not promoted is compared again with another `min_delta`.
             alias: The alias. Default ``champion``.
             artifact: Name of the job's artifact that is the model. Default ``model``.
             run_id: MLflow run of the TrainJob. None (the default) for none.
@@ -304,8 +315,10 @@ class ModelRegistry(AbstractContextManager["ModelRegistry"]):
 class FolderRegistry(ModelRegistry):
     """A registry in a folder of one machine.
 
-        <folder>/<model>/versions/<version>/    each promoted model
+        <folder>/<model>/versions/<version>/    each promoted model, which never changes
+        <folder>/<model>/versions/<version>.json  its metric, job and number
         <folder>/<model>/current.json           the model that the alias champion names; replaced atomically
+        <folder>/<model>/<alias>.json           the same of another alias; @current.json of the alias current
         <folder>/<model>/decisions/             the answer for each model that was ever compared
         <folder>/<model>/lock                   held during comparison and promotion
 
@@ -320,32 +333,34 @@ class FolderRegistry(ModelRegistry):
 
     def _promote(self, candidate: Candidate, model: str, comparison: Comparison, alias: str) -> Promotion:
         folder = self._get_folder(model)
-        version = _get_version(candidate)
         source = get_local_path(candidate.uri)
         if source is not None and not source.exists():
             raise InvalidRequestError(f"there is no model at {source}; promote where the files of the job are")
         with _lock_folder(folder):
+            version = _choose_version(folder, candidate)
             current = _read_current(folder, alias)
-            decision_path = folder / "decisions" / f"{alias}-{version}.json"
-            decision = _read_json(decision_path)
-            is_current = current.get("version") == version and _is_of(current, candidate)
+            decision = _read_decision(folder, version, alias)
+            is_current = current.get("version") == version
             # A promoter that was killed before it moved the alias has decided nothing: a better model may have it now.
-            if _is_of(decision, candidate) and (decision.get("done") or is_current):
+            is_final = _is_decided(decision, candidate, comparison) and (decision.get("done") or is_current)
+            if is_final:
                 promoted, before = decision["promoted"], decision["before"]
             else:
-                decision, before = {}, current.get("metric")
                 comparison.check(model, alias, current.get("metric_name"), current.get("mode"))
-                if not comparison.matches(current.get("metric_name"), current.get("mode")):
-                    before = None
+                is_comparable = comparison.matches(current.get("metric_name"), current.get("mode"))
+                before = current.get("metric") if is_comparable and not is_current else None
                 promoted = is_current or is_better(candidate.value, before, comparison.mode, comparison.min_delta)
             # A repetition of a promotion that was completed must not take the place of a better or rolled-back model.
-            if not decision.get("done"):
-                answer = {"promoted": promoted, "before": before, **_describe(candidate)}
+            if not (is_final and decision.get("done")):
+                score = {**_describe(candidate), "mode": comparison.mode}
+                decision = {**score, "version": version, "min_delta": comparison.min_delta}
+                decision |= {"promoted": promoted, "before": before}
+                path = _get_decision_path(folder, version, alias)
                 if promoted:
-                    _write_json(decision_path, answer)
-                    entry = self._store_version(folder, version, candidate, source, comparison.mode)
-                    _write_json(_get_alias_path(folder, alias), entry)
-                _write_json(decision_path, {**answer, "done": True})
+                    _write_json(path, decision)
+                    record = self._store_version(folder, version, candidate, source, comparison.mode)
+                    _write_json(_get_alias_path(folder, alias), {**record, **score})
+                _write_json(path, {**decision, "done": True})
             current = _read_current(folder, alias)
         return Promotion(promoted, version, _get_entry_uri(folder, current), candidate.value, before)
 
@@ -358,9 +373,8 @@ class FolderRegistry(ModelRegistry):
         entries = [_read_json(path) for path in folder.glob("versions/*.json")]
         aliases: dict[str, list[str]] = {}
         for path in folder.glob("*.json"):
-            alias = CHAMPION if path.stem == "current" else path.stem
-            entry = _read_current(folder, alias)
-            aliases.setdefault(entry["version"], []).append(alias)
+            alias = _ALIASES.get(path.stem, path.stem)
+            aliases.setdefault(_read_current(folder, alias)["version"], []).append(alias)
         return [
             ModelVersion(
                 each["version"],
@@ -383,28 +397,40 @@ class FolderRegistry(ModelRegistry):
     def rollback(self, model: str, version: str, alias: str = CHAMPION) -> None:
         folder = self._get_folder(model)
         with _lock_folder(folder):
-            entry = _read_json(folder / "versions" / f"{_check_name('version', version)}.json")
-            if not entry:
+            record = _read_json(folder / "versions" / f"{_check_name('version', version)}.json")
+            if not record:
                 known = ", ".join(each.version for each in self.list_versions(model)) or "none"
                 raise InvalidRequestError(f"model {model!r} has no version {version!r}; its versions are {known}")
-            _write_json(_get_alias_path(folder, alias), entry)
+            # By what it was compared for this alias, if it was.
+            decision = _read_decision(folder, version, alias)
+            score = {key: value for key, value in decision.items() if key in ("metric", "metric_name", "mode")}
+            _write_json(_get_alias_path(folder, alias), {**record, **score})
 
     def _store_version(
         self, folder: Path, version: str, candidate: Candidate, source: Path | None, mode: Mode
     ) -> dict[str, Any]:
-        entry: dict[str, Any] = {"version": version, "mode": mode, **_describe(candidate)}
+        """Return the record of a version, which is written once, after its files."""
+        record_path = folder / "versions" / f"{version}.json"
+        record = _read_json(record_path)
+        if record:
+            return record
+        record = {"version": version, "mode": mode, **_describe(candidate)}
         if source is None:
-            entry["uri"] = candidate.uri
+            record["uri"] = candidate.uri
         else:
-            path = Path("versions", version, source.name)
-            copy_path(source, folder / path)
-            entry["path"] = str(path)
+            # Without a record, what lies there is of a promoter that was killed.
+            for left in (folder / "versions" / version, *folder.glob("versions/.*")):
+                _remove_path(left)
+            aside = folder / "versions" / f".{version}"
+            copy_path(source, aside / source.name)
+            aside.replace(folder / "versions" / version)
+            record["path"] = str(Path("versions", version, source.name))
         if candidate.metrics:
-            entry["metrics"] = dict(candidate.metrics)
+            record["metrics"] = dict(candidate.metrics)
         known = [_read_json(path).get("number", 0) for path in folder.glob("versions/*.json")]
-        entry["number"] = max(known, default=0) + 1
-        _write_json(folder / "versions" / f"{version}.json", entry)
-        return entry
+        record["number"] = max(known, default=0) + 1
+        _write_json(record_path, record)
+        return record
 
     def _get_folder(self, model: str) -> Path:
         return self._folder / _check_name("model", model) if model else self._folder
@@ -414,8 +440,11 @@ def is_better(value: float, champion: float | None, mode: Mode, min_delta: float
     """Return whether a metric is better than that of the champion by more than nothing, and by at least `min_delta`."""
     if champion is None:
         return True
-    difference = value - champion if mode == "max" else champion - value
-    return difference > 0 and difference >= min_delta
+    # Decimals as they are written: as floats, 0.85 - 0.8 is less than 0.05.
+    difference = Decimal(str(value)) - Decimal(str(champion))
+    if mode == "min":
+        difference = -difference
+    return difference > 0 and difference >= Decimal(str(min_delta))
 
 
 def get_local_path(uri: str) -> Path | None:
@@ -431,9 +460,7 @@ def copy_path(source: Path, target: Path) -> None:
 
     Links are copied as the files and folders that they lead to.
     """
-    for path in source.rglob("*") if source.is_dir() else ():
-        if path.is_symlink() and not path.exists():
-            raise InvalidRequestError(f"{path} is a broken link; let the training write the file itself, or remove it")
+    list_files(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
@@ -448,6 +475,26 @@ def copy_path(source: Path, target: Path) -> None:
         _remove_path(temporary)
 
 
+def list_files(source: Path) -> dict[str, Path]:
+    """Return the files of a model by their path in it, also those behind links; refuse what is no file or folder."""
+    found: dict[str, Path] = {}
+
+    def visit(path: Path, name: str, parents: tuple[Path, ...]) -> None:
+        real = path.resolve()
+        if path.is_dir() and real not in parents:
+            for each in sorted(path.iterdir()):
+                visit(each, f"{name}/{each.name}" if name else each.name, (*parents, real))
+        elif path.is_file():
+            found[name or path.name] = path
+        else:
+            what = "a link to a folder above it" if real in parents else "a broken link"
+            what = "neither a file nor a folder" if path.exists() and real not in parents else what
+            raise InvalidRequestError(f"{path} is {what}; let the training write the file itself, or remove it")
+
+    visit(source, "", ())
+    return found
+
+
 def _remove_path(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -455,17 +502,48 @@ def _remove_path(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _get_version(candidate: Candidate) -> str:
-    """The job's name; a digest for a model of another origin."""
-    return candidate.job if _NAME.fullmatch(candidate.job) else hashlib.sha256(candidate.job.encode()).hexdigest()[:16]
+def _choose_version(folder: Path, candidate: Candidate) -> str:
+    """Return the version that is of this model, or a name for it: that of its job unless another model has it."""
+    taken = set()
+    for path in (each for pattern in _RECORDS for each in sorted(folder.glob(pattern))):
+        record = _read_json(path)
+        if "version" in record and _is_same_model(record, candidate):
+            return str(record["version"])
+        taken.add(record.get("version"))
+    name = candidate.job if _NAME.fullmatch(candidate.job) else _hash(candidate.job, 16)
+    return f"{name[:54]}-{_hash(candidate.identity, 8)}" if name in taken else name
+
+
+def _hash(text: str, length: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 def _describe(candidate: Candidate) -> dict[str, Any]:
-    return {"metric": candidate.value, "metric_name": candidate.metric, "uid": candidate.uid}
+    described = {"metric": candidate.value, "metric_name": candidate.metric, "uid": candidate.uid}
+    if candidate.artifact != ARTIFACT:
+        described["artifact"] = candidate.artifact
+    return described
+
+
+def _is_same_model(record: Mapping[str, Any], candidate: Candidate) -> bool:
+    """Return whether a version or decision is of this model. One without a uid is known by its job and its metric."""
+    if record.get("artifact", ARTIFACT) != candidate.artifact:
+        return False
+    if record.get("uid") and candidate.uid:
+        return bool(record["uid"] == candidate.uid)
+    return record["version"] in (candidate.job, _hash(candidate.job, 16)) and _is_of(record, candidate)
+
+
+def _is_decided(decision: Mapping[str, Any], candidate: Candidate, comparison: Comparison) -> bool:
+    """Return whether the model was compared in this way. A larger or smaller `min_delta` may correct a refusal."""
+    is_same_mode = decision.get("mode", comparison.mode) == comparison.mode
+    is_refusal = not decision.get("promoted", True)
+    is_corrected = is_refusal and decision.get("min_delta", comparison.min_delta) != comparison.min_delta
+    return _is_of(decision, candidate) and is_same_mode and not is_corrected
 
 
 def _is_of(entry: Mapping[str, Any], candidate: Candidate) -> bool:
-    """Return whether a decision or version is of this model: neither of a later job of its name, nor by another metric.
+    """Return whether a decision or version is of this model by this metric.
 
     A model that is promoted by its files has no uid, and its metric may have no name.
     """
@@ -501,7 +579,18 @@ def _check_name(what: str, name: str) -> str:
 
 
 def _get_alias_path(folder: Path, alias: str) -> Path:
-    return folder / ("current.json" if alias == CHAMPION else f"{_check_name('alias', alias)}.json")
+    stem = next((stem for stem, name in _ALIASES.items() if name == alias), _check_name("alias", alias))
+    return folder / f"{stem}.json"
+
+
+def _get_decision_path(folder: Path, version: str, alias: str) -> Path:
+    return folder / "decisions" / f"{version}@{alias}.json"
+
+
+def _read_decision(folder: Path, version: str, alias: str) -> dict[str, Any]:
+    # Registries of earlier releases have the second form.
+    decision = _read_json(_get_decision_path(folder, version, alias))
+    return decision or _read_json(folder / "decisions" / f"{alias}-{version}.json")
 
 
 def _get_entry_uri(folder: Path, entry: Mapping[str, Any]) -> str:
