@@ -19,10 +19,11 @@ from trainer_core.client import backend_for
 from trainer_core.initializers import Initializer, initializer_from_dict
 from trainer_core.packaging.func_args import PartialArgs
 from trainer_core.secrets import redact
-from trainer_core.text import shorten
+from trainer_core.text import shorten, write_text
 
 if TYPE_CHECKING:
-    from airflow.sdk import XComArg
+    import jinja2
+    from airflow.sdk import Context, XComArg
 
     from trainer_core.config import BackendConfig
     from trainer_core.runtimes import Runtime
@@ -125,6 +126,29 @@ def join_code(data: dict[str, Any], content: CodeContent, func_args: Mapping[str
     if content.archive:
         code["project"] = {**code["project"], "archive": content.archive}
     return {**data, "trainer": {**data["trainer"], "code": code}}
+
+
+def render_text(text: str, context: Context, env: jinja2.Environment) -> str:
+    """Return a rendered template as text; one without a template as it is, also with native rendering.
+
+    A template that is one expression also has what an argument without a declared type becomes: its value with native
+    rendering, else None if that is its value.
+    """
+    if not any(mark in text for mark in ("{{", "{%", "{#")):
+        return text
+    from airflow.sdk.definitions._internal.templater import render_template_to_string  # type: ignore[attr-defined]
+    from jinja2.nativetypes import NativeEnvironment
+
+    values: list[Any] = []
+
+    def keep(value: Any) -> str:
+        values.append(value)
+        return str(value)
+
+    rendered = render_template_to_string(env.overlay(finalize=keep).from_string(text), context)
+    is_value = len(values) == 1 and rendered == str(values[0])
+    is_typed = is_value and (values[0] is None or isinstance(env, NativeEnvironment))
+    return write_text(rendered, values[0]) if is_typed else rendered
 
 
 def parse_template_yaml(what: str, text: str) -> Any:

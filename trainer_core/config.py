@@ -74,7 +74,7 @@ def _check_kube_config(value: Any) -> Any:
 
     text = value.get_secret_value() if isinstance(value, SecretStr) else value
     try:
-        data = next(iter(parse_yaml(text)), None) if isinstance(text, str) else text
+        data = next(iter(parse_yaml(text, kubernetes=True)), None) if isinstance(text, str) else text
     except ValueError:
         data = None  # The error would quote the credentials.
     if not isinstance(data, Mapping) or not all(isinstance(data.get(key), list) for key in _KUBE_CONFIG_LISTS):

@@ -91,10 +91,10 @@ def import_function(reference: str) -> Any:
     return value
 
 
-def read_yaml_documents(path: str) -> list[Any]:
-    """Return the documents of a YAML file, without empty ones."""
+def read_yaml_documents(path: str, kubernetes: bool = False) -> list[Any]:
+    """Return the documents of a YAML file, without empty ones; those of Kubernetes as kubectl reads them."""
     try:
-        return parse_yaml(_read_text(path))
+        return parse_yaml(_read_text(path), kubernetes)
     except FileNotFoundError as error:
         raise InvalidRequestError(
             f"{path} cannot be read: {Path(path).absolute()} does not exist; give the path of a YAML file, or - for "

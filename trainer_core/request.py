@@ -784,8 +784,11 @@ def _remove_places_of_code(trainer: dict[str, Any]) -> None:
     Their digest stands for them, whichever version of zlib compressed them, and whichever way they travel.
     """
     trainer.pop("code_uri", None)
-    trainer.get("code", {}).pop("origin", None)
-    project = trainer.get("code", {}).get("project", {})
+    code = trainer.get("code", {})
+    code.pop("origin", None)
+    if "types" in code:  # How a type is written changes nothing.
+        code["types"] = {name: func_args.read_type(declared)[0] for name, declared in code["types"].items()}
+    project = code.get("project", {})
     for name in ("archive", "uri"):
         project.pop(name, None)
 

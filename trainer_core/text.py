@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 #: Longest message of an error that quotes what a user gave.
 MAX_MESSAGE = 300
 _GAP = " … "
+
+
+class WrittenText(str):
+    """A value as a person or a template wrote it: its text, and what it is where no type is declared."""
+
+    value: Any = None
+
+
+def write_text(text: str, value: Any) -> WrittenText:
+    """Return the text of a value, which also has the value."""
+    written = WrittenText(text)
+    written.value = value
+    return written
 
 
 def shorten(text: str, limit: int = MAX_MESSAGE) -> str:

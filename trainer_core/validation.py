@@ -34,6 +34,10 @@ RESERVED_TORCH_ENV = re.compile(r"MASTER_(ADDR|PORT)|WORLD_SIZE|RANK|PET_.+")
 MAX_DEPTH = 100
 #: Values in plain data. Each place that refers to the same list counts, as aliases in YAML do.
 MAX_VALUES = 100_000
+#: Texts that are no number, by what they stand for in YAML 1.2.
+_CONSTANTS: dict[str, bool | None] = dict.fromkeys(("~", "null", "Null", "NULL"))
+_CONSTANTS.update(true=True, TRUE=True, false=False, FALSE=False)
+_CONSTANTS |= {"True": True, "False": False}
 _PLAIN_TYPES = frozenset((str, int, float, bool, type(None)))
 #: Bytes of the value of an environment variable: Linux accepts 131,072 with the name.
 MAX_ENV_VALUE = 100_000
@@ -113,6 +117,18 @@ def parse_json(what: str, text: str | bytes) -> Any:
         raise InvalidRequestError(f"{what} is nested too deeply; flatten it") from error
     except ValueError as error:
         raise InvalidRequestError(f"{what} is not JSON: {error}") from error
+
+
+def read_value(text: str) -> Any:
+    """Return what a text without quotes stands for: a value of JSON or a constant of YAML 1.2, else itself."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    try:
+        value = json.loads(text, parse_constant=int)
+        check_size("it", value)
+    except (ValueError, RecursionError):
+        return text
+    return value
 
 
 def list_names(names: Iterable[object]) -> str:

@@ -225,7 +225,7 @@ def _mask_kube_config(content: Any) -> None:
 
     mask_secret(content if isinstance(content, str) else dict(content))
     with suppress(ValueError, IndexError, KeyError, AttributeError, TypeError):
-        data = parse_yaml(content)[0] if isinstance(content, str) else content
+        data = parse_yaml(content, kubernetes=True)[0] if isinstance(content, str) else content
         for entry in data["users"]:
             for value in (entry.get("user") or {}).values():
                 if isinstance(value, str) and value:

@@ -69,6 +69,7 @@ from trainer_core.runtimes import Runtime
 from trainer_core.text import format_size
 
 if TYPE_CHECKING:
+    import jinja2
     from airflow.sdk import Context, XComArg
 
 __all__ = ["InitializeOperator", "TrainJobOperator"]
@@ -258,6 +259,18 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
         links.select_links(self, ti)
         self._check_earlier_try()
         return self._follow_job(ti, self._start_job(ti))
+
+    def render_template(
+        self,
+        content: Any,
+        context: Context,
+        jinja_env: jinja2.Environment | None = None,
+        seen_oids: set[int] | None = None,
+    ) -> Any:
+        """Render a text to text, whether the DAG has native rendering or not; the request gives it its type."""
+        if isinstance(content, str) and id(content) not in (seen_oids or ()):
+            return spec.render_text(content, context, jinja_env or self.get_template_env())
+        return super().render_template(content, context, jinja_env, seen_oids)
 
     def _start_job(self, ti: Any) -> TrainJobRef:
         """Submit the job of this task instance, or attach to it, and tell Airflow of it."""

@@ -37,10 +37,10 @@ class Command:
             sys.modules.pop(path.stem, None)
         self.capsys.readouterr()
         code = main(arguments)
-        self._forget_modules()
+        self.forget_modules()
         return subprocess.CompletedProcess(arguments, code, *self.capsys.readouterr())
 
-    def _forget_modules(self) -> None:
+    def forget_modules(self) -> None:
         """Those of this folder: the next test has others of the same names."""
         for name, module in list(sys.modules.items()):
             if str(getattr(module, "__file__", None)).startswith(f"{self.folder}/"):

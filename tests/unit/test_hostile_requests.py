@@ -24,6 +24,7 @@ from trainer_core import (
     validation,
 )
 from trainer_core.cli.app import run
+from trainer_core.cli.search import open_search
 from trainer_core.config import CONFIGS, config_from_dict
 from trainer_core.definition_file import build_definition_request, read_definition
 from trainer_core.errors import InvalidRequestError, TrainerError, UnsupportedError
@@ -227,9 +228,9 @@ def test_yaml_beyond_the_limits_is_refused(text):
 
 def test_an_invalid_yaml_value_is_named_by_file_line_and_key(tmp_path):
     definition = tmp_path / "job.yaml"
-    definition.write_text("runtime: python\ntrainer:\n  func_args: {day: 2020-13-45}\n", encoding="utf-8")
+    definition.write_text(f"runtime: python\ntrainer:\n  num_nodes: {'1' * 5000}\n", encoding="utf-8")
 
-    with pytest.raises(InvalidRequestError, match=r"job.yaml cannot be read: line 3: day: '2020-13-45' is not valid"):
+    with pytest.raises(InvalidRequestError, match=r"job.yaml cannot be read: line 3: num_nodes: '1+' is not valid"):
         read_definition(str(definition))
 
 
@@ -341,3 +342,59 @@ def test_plain_data_are_limited_in_levels_and_values(most: object, more: object,
     validation.check_size("data", most)
     with pytest.raises(ValueError, match=message):
         validation.check_size("data", more)
+
+
+BROKEN_PARTS = [None, "train:fit", 1, True, [], [None], {}, {"a": None}]
+POD_PATCH = {"spec": {"template": {"spec": {"containers": [{"name": "node", "env": [{"name": "A"}]}]}}}}
+DEFINITION = {
+    "name": "odd",
+    "runtime": "python",
+    "trainer": {"image": "a", "env": {"A": "1"}, "resources_per_node": {"cpu": 1}},
+    "initializer": {"dataset": "hf://a/b", "model": {"storage_uri": "hf://a/c"}},
+    "labels": {"a": "b"},
+    "options": [
+        {"QueueName": "nightly"},
+        {"RuntimePatch": {"template": {"spec": {"replicated_jobs": [{"name": "node", "template": POD_PATCH}]}}}},
+    ],
+}
+SEARCH = {
+    "name": "odd",
+    "trial": {"runtime": "python", "trainer": {"image": "a"}},
+    "search_space": {"a": [1, 2], "b": {"uniform": [0, 1]}},
+    "objectives": [{"metric": "loss"}],
+    "trial_config": {"num_trials": 1},
+    "algorithm": {"RandomSearch": {"random_state": 1}},
+    "stop": {"Asha": {"factor": 3}},
+}
+
+
+def list_paths(value, path=()):
+    """Paths of all parts of plain data."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(each for key, item in items for each in list_paths(item, (*path, key)))]
+
+
+def replace_part(value, path, part):
+    if not path:
+        return part
+    copy = list(value) if isinstance(value, list) else dict(value)
+    copy[path[0]] = replace_part(value[path[0]], path[1:], part)
+    return copy
+
+
+@pytest.mark.parametrize("path", list_paths(DEFINITION)[1:], ids=str)
+def test_a_definition_with_a_broken_part_is_a_request_or_refused(path):
+    client = TrainerClient(DebugBackendConfig())
+
+    for part in BROKEN_PARTS:
+        definition = replace_part(DEFINITION, path, part)
+        call(lambda definition=definition: build_definition_request(client, definition))
+
+
+@pytest.mark.parametrize("path", list_paths(SEARCH)[1:], ids=str)
+def test_a_search_with_a_broken_part_is_a_search_or_refused(path, tmp_path):
+    client, file = TrainerClient(DebugBackendConfig()), tmp_path / "tune.yaml"
+
+    for part in BROKEN_PARTS:
+        file.write_text(yaml.safe_dump(replace_part(SEARCH, path, part)), encoding="utf-8")
+        call(lambda: open_search(client, str(file)))

@@ -34,7 +34,7 @@ def parse_runtimes(source: str, text: str, parse: Callable[[Mapping[str, Any]], 
     from trainer_core.yaml_documents import parse_yaml  # 20 ms, needed only where runtimes are read
 
     try:
-        documents = parse_yaml(text)
+        documents = parse_yaml(text, kubernetes=True)
     except ValueError as error:
         warn_skipped(source, error)
         return

@@ -12,6 +12,8 @@ from trainer_core.client import TrainerClient
 from trainer_core.config import BackendConfig, config_from_dict
 from trainer_core.errors import InvalidRequestError
 from trainer_core.secrets import redact
+from trainer_core.text import WrittenText, write_text
+from trainer_core.validation import read_value
 from trainer_core.yaml_documents import parse_yaml
 
 #: Value of ``--from-checkpoint`` without a step.
@@ -80,6 +82,11 @@ def parse_key_values(option: str, values: Sequence[str] | None) -> dict[str, str
             raise InvalidRequestError(f"{option} {name}= is given twice; give it once")
         found[name] = text
     return found
+
+
+def parse_arguments(values: Sequence[str] | None) -> dict[str, WrittenText]:
+    """Parse the values of ``--arg``, which the declared types of the function decide."""
+    return {name: write_text(text, read_value(text)) for name, text in parse_key_values("--arg", values).items()}
 
 
 def parse_options(values: Sequence[str] | None) -> list[Any]:

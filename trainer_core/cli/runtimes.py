@@ -239,7 +239,7 @@ def _is_trainer_cluster(options: GlobalOptions) -> bool:
 
 def read_manifests(path: str) -> list[Any]:
     """Return the YAML documents of a file, or of standard input for ``-``; they may be of any type."""
-    documents = read_yaml_documents(path)
+    documents = read_yaml_documents(path, kubernetes=True)
     if not documents:
         raise InvalidRequestError(f"{path} has no YAML documents; it must have at least one")
     return documents

@@ -17,6 +17,7 @@ from trainer_core.search import tables, template as templates
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.driver import SearchDriver, SearchState
 from trainer_core.search.results import OptimizationJob, Trial
+from trainer_core.secrets import redact
 from trainer_core.validation import list_names
 
 _KEYS = ("name", "trial", "search_space", "objectives", "trial_config", "algorithm", "stop")
@@ -45,7 +46,7 @@ def search(
     if cancel or delete:
         (client.delete_optimization_job if delete else client.cancel_optimization_job)(source)
         return exit_codes.OK
-    with _open_file(client, source) if is_file else client.searches.find(source) as driver:
+    with open_search(client, source) if is_file else client.searches.find(source) as driver:
         state = driver.step(create=is_file or wait)
         if wait and state.outcome is None:
             driver.run(on_change=_ProgressLine(driver).print)
@@ -78,7 +79,8 @@ class _ProgressLine:
             print(f"search {self._driver.name}: {line}", file=sys.stderr, flush=True)
 
 
-def _open_file(client: TrainerClient, path: str) -> SearchDriver:
+def open_search(client: TrainerClient, path: str) -> SearchDriver:
+    """Open the search of a file, which creates nothing yet."""
     data = definition_file.read_definition(path)
     unknown = [key for key in data if key not in _KEYS]
     if unknown or "trial" not in data or "search_space" not in data:
@@ -86,6 +88,10 @@ def _open_file(client: TrainerClient, path: str) -> SearchDriver:
         raise InvalidRequestError(f"{path} has {problem}; a search has {', '.join(_KEYS)}")
     definition = SearchDefinition.from_dict({key: data[key] for key in _KEYS[2:] if data.get(key) is not None})
     name = data.get("name") or (Path(path).stem if path != "-" else None)
+    if not isinstance(data["trial"], dict):
+        raise InvalidRequestError(
+            f"{path}: trial must be a mapping such as {{trainer: {{func: train:fit}}}}, got {redact(data['trial'])}"
+        )
     trial = {**data["trial"], "name": name}
     trial["trainer"] = templates.add_example(trial.get("trainer"), definition.space)
     folder = Path(path).absolute().parent if path != "-" else None

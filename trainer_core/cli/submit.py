@@ -13,7 +13,7 @@ import typer
 
 from trainer_core import definition_file
 from trainer_core.cli import exit_codes, progress
-from trainer_core.cli.options import parse_key_values, parse_options
+from trainer_core.cli.options import parse_arguments, parse_key_values, parse_options
 from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_yaml
 from trainer_core.client import TrainerClient
 from trainer_core.client.waiting import check_restarts
@@ -346,7 +346,7 @@ def _override(
             raise InvalidRequestError("--arg needs a training function, and the definition has no trainer.func")
         data["trainer"] = {
             **trainer,
-            "func_args": {**(trainer.get("func_args") or {}), **parse_key_values("--arg", arg)},
+            "func_args": {**(trainer.get("func_args") or {}), **parse_arguments(arg)},
         }
     return data
 
@@ -363,7 +363,7 @@ def _build_function_trainer(function: str, arg: list[str] | None, flags: dict[st
         raise InvalidRequestError("--package and --requirements cannot be used together; add the package to the file")
     return CustomTrainer(
         func=load(function),
-        func_args=parse_key_values("--arg", arg) or None,
+        func_args=parse_arguments(arg) or None,
         image=flags["image"],
         num_nodes=flags["nodes"],
         num_proc_per_node=flags["procs_per_node"],

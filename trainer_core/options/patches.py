@@ -318,7 +318,8 @@ def _check_patches(what: str, values: object, kind: type[Any]) -> None:
         raise ValueError(f"{what} must be a list of {kind.__name__}, got {type(values).__name__}")
     names = []
     for value in values:
-        check_patch(f"each of {what}", value, kind)
+        if not isinstance(value, kind):
+            raise ValueError(f"each of {what} must be a {kind.__name__}, got {type(value).__name__}")
         names.append(value.name)
     duplicates = sorted({name for name in names if names.count(name) > 1})
     if duplicates:

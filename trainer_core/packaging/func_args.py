@@ -6,17 +6,26 @@ import ast
 import inspect
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from enum import EnumMeta
+from functools import lru_cache
+from typing import Any, get_args
 
 from trainer_core import validation
 from trainer_core.secrets import redact
+from trainer_core.text import WrittenText
 from trainer_core.validation import list_names
 
 #: Types to which strings and numbers are converted, by the spelling of the annotation.
 _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"} | dict.fromkeys(("list", "List"), "list")
 _TYPES |= dict.fromkeys(("dict", "Dict"), "dict")
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
+#: What stands for None in the text of a parameter that is optional and no str.
+_NULLS = ("None", "null")
+_NAME = re.compile(r"\b[A-Za-z_]\w*")
+#: The base of an enum in a declared type, as `_spell` writes it.
+_ENUM_BASE = re.compile(r"\((?:int|float|bool|str)\)")
 
 
 class PartialArgs(dict[str, Any]):
@@ -24,13 +33,23 @@ class PartialArgs(dict[str, Any]):
 
 
 def check_func_args(func: Callable[..., Any], args: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the arguments as plain JSON data. Strings are not converted, because they may be templates."""
-    plain = check_json(args)
+    """Return the arguments as plain JSON data. Only a `WrittenText` is converted: other strings may be templates."""
     parameters = _signature(func)
-    if parameters is not None:
-        given = parameters if isinstance(args, PartialArgs) else plain
-        _check_names(getattr(func, "__qualname__", type(func).__name__), parameters, plain, given)
+    if parameters is None:
+        return check_json(args)
+    function = getattr(func, "__qualname__", type(func).__name__)
+    plain = check_json(convert_written(args, declared_types(func), function))
+    given = parameters if isinstance(args, PartialArgs) else plain
+    _check_names(function, parameters, plain, given)
     return plain
+
+
+def convert_written(args: Any, types: Mapping[str, str], function: str) -> Any:
+    """Return arguments in which each `WrittenText` has the type that the function declares."""
+    if not isinstance(args, Mapping):
+        return args
+    written = {name: value for name, value in args.items() if isinstance(value, WrittenText)}
+    return {**args, **coerce(written, types, function)}
 
 
 def check_json(args: Mapping[str, Any] | None, what: str = "func_args") -> dict[str, Any]:
@@ -44,21 +63,34 @@ def check_json(args: Mapping[str, Any] | None, what: str = "func_args") -> dict[
 
 
 def declared_types(func: Callable[..., Any]) -> dict[str, str]:
-    """Return the simple types that a function declares, such as ``{"epochs": "int"}``; others are left out."""
+    """Return the simple types that a function declares, as written: ``{"epochs": "int | None"}``."""
     parameters = _signature(func) or {}
+    scope = getattr(func, "__globals__", {})
     named = (p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
-    kinds = {parameter.name: _simple(parameter.annotation) for parameter in named}
-    return {name: kind for name, kind in kinds.items() if kind is not None}
+    spelled = {p.name: _spell(p.annotation, scope) + (" = None" if p.default is None else "") for p in named}
+    return {name: text for name, text in spelled.items() if read_type(text)[0] is not None}
+
+
+@lru_cache(maxsize=1000)
+def read_type(declared: str) -> tuple[str | None, bool]:
+    """Return the simple type of a declared one, None if there is none, and whether it takes None."""
+    annotation = declared.removesuffix(" = None")
+    try:
+        found = _list_alternatives(ast.parse(annotation.strip(), mode="eval").body)
+    except SyntaxError:
+        return None, True  # The repr of an object that is not an expression, such as a class defined in a function.
+    others = found - {"None"}
+    return others.pop() if len(others) == 1 else None, "None" in found or annotation != declared
 
 
 def coerce(args: Mapping[str, Any], types: Mapping[str, str], function: str = "the function") -> dict[str, Any]:
     """Convert arguments to the types that the function declares.
 
     Templates and command lines turn values into strings, and KFP turns numbers into floats: ``"10"`` and ``10.0``
-    become 10, ``"true"`` becomes True, and JSON text (or a Python literal) becomes a list or dict. None stays None, and
-    arguments without a declared type stay unchanged.
+    become 10, ``"true"`` becomes True, and JSON text (or a Python literal) becomes a list or dict. None stays None, the
+    text of None becomes None where that is declared, and arguments without a declared type stay unchanged.
     """
-    return {name: _coerced(name, value, types.get(name), function) for name, value in args.items()}
+    return {name: _coerced(name, value, types.get(name, ""), function) for name, value in args.items()}
 
 
 def _signature(func: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
@@ -88,6 +120,8 @@ def _check_names(
 
 
 def _plain(value: Any, where: str) -> Any:
+    if isinstance(value, WrittenText):
+        value = value.value
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (str, int, float)):
@@ -132,33 +166,46 @@ def _remedy(value: Any) -> str:
     return "pass numbers, strings, lists and dicts"
 
 
-def _simple(annotation: Any) -> str | None:
-    if annotation is inspect.Parameter.empty:
-        return None
-    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    try:
-        return _simple_node(ast.parse(text.strip(), mode="eval").body)
-    except SyntaxError:
-        return None  # The repr of an object that is not an expression, such as a class defined in a function.
+def _spell(annotation: Any, scope: Mapping[str, Any]) -> str:
+    """Return an annotation as written; of an enum, its name and base, of ``Annotated`` the type."""
+    if isinstance(annotation, str):
+        enums = {name: value for name, value in scope.items() if isinstance(value, EnumMeta)}
+        return _NAME.sub(lambda name: _spell(enums[name[0]], {}) if name[0] in enums else name[0], annotation)
+    if isinstance(annotation, EnumMeta):
+        bases = {type(each.value).__name__ for each in annotation}  # type: ignore[var-annotated]
+        return f"{annotation.__name__}({bases.pop()})" if len(bases) == 1 else annotation.__name__
+    if hasattr(annotation, "__metadata__"):
+        return f"Annotated[{_spell(annotation.__origin__, scope)}, ...]"
+    text = inspect.formatannotation(annotation)
+    if read_type(text)[0] is not None:
+        return text
+    if type(None) in get_args(annotation):
+        return " | ".join("None" if each is type(None) else _spell(each, scope) for each in get_args(annotation))
+    return text
 
 
-def _simple_node(node: ast.expr) -> str | None:
-    """Return the simple type of an annotation, which may be optional; None for other annotations."""
+def _list_alternatives(node: ast.expr) -> set[str | None]:
+    """Return the simple types that an annotation allows, "None" for None, and None for any other."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return _simple(node.value)
+        return _list_alternatives(ast.parse(node.value.strip(), mode="eval").body)
+    if isinstance(node, ast.Constant):
+        return {"None" if node.value is None else None}
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return _one_beside_none([node.left, node.right])
-    if isinstance(node, ast.Subscript):
-        outer = _last_name(node.value)
-        if outer in ("Optional", "Union"):
-            return _one_beside_none(node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])
-        return _TYPES.get(outer) if outer in ("list", "List", "dict", "Dict") else None
-    return _TYPES.get(_last_name(node))
-
-
-def _one_beside_none(nodes: list[ast.expr]) -> str | None:
-    others = [node for node in nodes if not (isinstance(node, ast.Constant) and node.value is None)]
-    return _simple_node(others[0]) if len(others) == 1 else None
+        return _list_alternatives(node.left) | _list_alternatives(node.right)
+    if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+        return _list_alternatives(node.args[0])  # An enum, see `_spell`.
+    if not isinstance(node, ast.Subscript):
+        return {_TYPES.get(_last_name(node))}
+    outer = _last_name(node.value)
+    items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    if outer == "Literal":
+        names = {type(each.value).__name__ if isinstance(each, ast.Constant) else "" for each in items}
+        return {"None" if name == "NoneType" else _TYPES.get(name) for name in names}
+    if outer in ("Optional", "Union"):
+        return set().union(*map(_list_alternatives, items), {"None"} if outer == "Optional" else ())
+    if outer == "Annotated":
+        return _list_alternatives(items[0])
+    return {_TYPES.get(outer) if outer in ("list", "List", "dict", "Dict") else None}
 
 
 def _last_name(node: ast.expr) -> str:
@@ -167,17 +214,21 @@ def _last_name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _coerced(name: str, value: Any, kind: str | None, function: str) -> Any:
-    convert = _CONVERTERS.get(kind or "")
-    if value is None or convert is None:
-        return value
+def _coerced(name: str, value: Any, declared: str, function: str) -> Any:
+    kind, is_optional = read_type(declared)
+    where = f"func_args.{name}"
+    if kind is None or value is None:
+        return _plain(value, where)
+    known = value.value if isinstance(value, WrittenText) else value
+    if is_optional and (known is None or (kind != "str" and known in _NULLS)):
+        return None
     try:
-        return convert(value)
+        converted = _CONVERTERS[kind](str(value) if kind == "str" and known is not value else known)
     except (ValueError, TypeError, OverflowError, SyntaxError, RecursionError, MemoryError):
-        article = "an" if kind == "int" else "a"
-        raise ValueError(
-            f"func_args.{name}: {_short(value)} is not {article} {kind} ({function}({name}: {kind}))"
-        ) from None
+        article, remedy = "an" if kind == "int" else "a", "; put it in quotes" if kind == "str" else ""
+        signature = f"{function}({name}: {_ENUM_BASE.sub('', declared)})"
+        raise ValueError(f"{where}: {_short(value)} is not {article} {kind} ({signature}){remedy}") from None
+    return _plain(converted, where)
 
 
 def _to_int(value: Any) -> int:

@@ -6,7 +6,9 @@ import ast
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +89,7 @@ def read_signature(reference: str, module: Module) -> Callable[..., Any] | None:
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef)
     found = [node for node in tree.body if isinstance(node, definitions) and node.name == name]
     if found:
-        return _build_stub(found[-1]) if not found[-1].decorator_list else None
+        return _build_stub(found[-1], _find_enums(tree)) if not found[-1].decorator_list else None
     if _list_bound_names(tree) & {name, "*"}:
         return None
     functions = ", ".join(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
@@ -144,21 +146,38 @@ def _parse(module: Module) -> ast.Module:
             raise ValueError(f"func: {where} is not valid Python: {getattr(error, 'msg', error)}") from error
 
 
-def _build_stub(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Callable[..., Any]:
+def _find_enums(tree: ast.Module) -> dict[str, Any]:
+    """Return the enums of a module whose values can be read without running it, by name."""
+    found: dict[str, Any] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and any("Enum" in ast.unparse(base) for base in node.bases):
+            values = [each.value for each in node.body if isinstance(each, ast.Assign)]
+            with suppress(ValueError):
+                found[node.name] = Enum(
+                    node.name, [(f"M{at}", ast.literal_eval(each)) for at, each in enumerate(values)]
+                )
+    return found
+
+
+def _build_stub(node: ast.FunctionDef | ast.AsyncFunctionDef, names: dict[str, Any]) -> Callable[..., Any]:
     """Return a function with the parameters of a definition. No expression of the user is evaluated."""
     arguments = node.args
     named = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
     for each in (argument for argument in named if argument is not None):
         if each.annotation is not None:
             each.annotation = ast.Constant(ast.unparse(each.annotation))
-    arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
-    arguments.kw_defaults = [None if default is None else ast.Constant(None) for default in arguments.kw_defaults]
+    arguments.defaults = list(map(_hide_default, arguments.defaults))
+    arguments.kw_defaults = [None if default is None else _hide_default(default) for default in arguments.kw_defaults]
     node.body = [ast.Expr(ast.Yield(None))] if _is_generator(node) else [ast.Pass()]
     node.returns = None
     tree = ast.fix_missing_locations(ast.Module(body=[node], type_ignores=[]))
-    names: dict[str, Any] = {}
     exec(compile(tree, "<signature>", "exec", dont_inherit=True), names)  # noqa: S102 -- parameters only, see above
     return names[node.name]  # type: ignore[no-any-return]
+
+
+def _hide_default(default: ast.expr) -> ast.expr:
+    """Return a default without its value, unless it is None."""
+    return ast.Constant(None if ast.unparse(default) == "None" else ...)
 
 
 def _is_generator(node: ast.AST) -> bool:

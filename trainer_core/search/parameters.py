@@ -13,6 +13,7 @@ from typing import Any
 from trainer_core.errors import InvalidRequestError
 from trainer_core.lifecycle.early_stop import list_rungs
 from trainer_core.node import env
+from trainer_core.packaging.func_args import read_type
 from trainer_core.request import Code, TrainerRequest, TrainJobRequest
 from trainer_core.search.definition import Asha, Direction, MedianStop, SearchDefinition
 from trainer_core.search.space import variable_name
@@ -98,7 +99,7 @@ def apply_objective(
 
 def convert_parameter(value: Any, declared: str | None) -> Any:
     """Return a value; its text for an argument declared as str, because Kubeflow's optimizer passes text."""
-    return to_text(value) if declared == "str" else value
+    return to_text(value) if declared and read_type(declared)[0] == "str" and value is not None else value
 
 
 def _with_trainer(request: TrainJobRequest, trainer: TrainerRequest, changes: Mapping[str, Any]) -> TrainJobRequest:

@@ -47,8 +47,8 @@ def add_example(trainer: Any, space: Mapping[str, Distribution]) -> Any:
 
 
 def _add_arguments(func: Any, args: Mapping[str, Any] | None, space: Mapping[str, Distribution]) -> dict[str, Any]:
-    arguments = func_args.check_json(args)
     types = func_args.declared_types(func) if callable(func) else {}
+    arguments = func_args.check_json(func_args.convert_written(args, types, getattr(func, "__name__", str(func))))
     for name, distribution in space.items():
         *parents, last = name.split(".")
         target = arguments

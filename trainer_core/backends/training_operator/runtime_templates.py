@@ -44,7 +44,7 @@ def _read_runtimes(path: Path) -> list[dict[str, Any]]:
     from trainer_core.yaml_documents import parse_yaml  # 20 ms, needed only where runtimes are read
 
     try:
-        documents = parse_yaml(read_runtime_file(path))
+        documents = parse_yaml(read_runtime_file(path), kubernetes=True)
     except (OSError, ValueError) as error:
         _log.warning("runtimes of %s are skipped: %s", path, shorten(str(error)))
         return []
