@@ -540,7 +540,7 @@ def test_no_cause_is_said_of_a_pod_that_is_being_deleted_unless_an_exception_is_
 
 def test_a_bare_exit_code_is_no_cause_until_the_log_explains_it():
     pod, again = seen(main=ended(1)), seen(main=ended(1, restarts=1, last=end(1)))
-    killed = ["Signal 9 (SIGKILL) received by PID 7"]
+    killed = ["  rank      : 1 (local_rank: 1)", "  exitcode  : -9 (pid: 7) (SIGKILL)"]
 
     assert failure_facts.detect_pending_failure([pod], tails={"node-0": []}) is None
     assert failure_facts.detect_pending_failure([again], tails={"node-0": []}).grace == FATAL

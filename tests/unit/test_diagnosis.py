@@ -11,6 +11,16 @@ from trainer_core.jobs import AttemptMemory, Category, TrainJobRef
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
 
 
+def report_of_torchrun(rank, code):
+    return [
+        "Root Cause (first observed failure):",
+        f"  rank      : {rank} (local_rank: {rank})",
+        f"  exitcode  : {code} (pid: 4242) ",
+        "  error_file: <N/A>",
+        "====",
+    ]
+
+
 def test_an_exception_is_a_user_error_and_not_retryable():
     step = StepFacts("node-0", 1, "host", "ValueError", "bad shape\nmore", "Traceback …", ["a", "b"])
     diagnosis = diagnose(Facts(steps=[step]))
@@ -79,9 +89,8 @@ def test_a_killed_step_is_retryable(number, reason):
 
 
 def test_a_worker_that_torchrun_reports_as_killed_is_retryable():
-    tail = ["W1120 …", "  traceback : Signal 9 (SIGKILL) received by PID 4242", "===="]
-
-    assert diagnose(Facts(steps=[StepFacts("node-0", 1, log_tail=tail)])).category is Category.INFRASTRUCTURE
+    diagnosis = diagnose(Facts(steps=[StepFacts("node-0", 1, log_tail=report_of_torchrun(0, -9))]))
+    assert (diagnosis.category, diagnosis.exit_code) == (Category.INFRASTRUCTURE, -9)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +160,7 @@ def test_an_exception_about_memory_is_no_mistake_in_the_code(kind, message, trac
     [
         "DataLoader worker (pid 7) is killed by signal: Segmentation fault. ",
         "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's workers …",
-        LOADER_ENDED,
+        f"{LOADER_ENDED} with exit code 3. Details are lost due to multiprocessing.",
         "the server answered RESOURCE_EXHAUSTED",
     ],
 )
@@ -169,9 +178,9 @@ def test_a_crash_in_native_code_is_a_user_error_and_not_retryable(name):
 
 
 def test_a_worker_that_torchrun_reports_as_crashed_is_a_user_error():
-    tail = ["  traceback : Signal 11 (SIGSEGV) received by PID 4242"]
-
-    assert diagnose(Facts(steps=[StepFacts("node-0", 1, log_tail=tail)])).category is Category.USER_CODE
+    diagnosis = diagnose(Facts(steps=[StepFacts("node-0", 1, log_tail=report_of_torchrun(1, -11))]))
+    assert (diagnosis.category, diagnosis.exit_code) == (Category.USER_CODE, -11)
+    assert diagnosis.reason == "rank 1 crashed with SIGSEGV (a memory fault in native code)"
 
 
 @pytest.mark.parametrize(("code", "means"), [(126, "cannot be executed"), (127, "was not found")])

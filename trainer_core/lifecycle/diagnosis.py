@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainer_core.jobs import AttemptMemory, Category, Diagnosis, Outcome, Progress, TrainJobRef, extract_training_state
@@ -16,6 +16,7 @@ from trainer_core.lifecycle import restart_policy
 from trainer_core.lifecycle.restart_policy import AttemptRestarts
 from trainer_core.logs import find_last_progress
 from trainer_core.node import env
+from trainer_core.node.termination import is_lost_peer
 from trainer_core.readable_log import TORCHRUN_REPORT
 from trainer_core.resource_use import ResourceUse, describe_memory, strip_resource_report
 from trainer_core.text import escape, shorten
@@ -28,8 +29,8 @@ _TAIL_LINES = 20
 _OWN_LINE = re.compile(r"\[trainjob:|trainjob: (checkpoint|resumed)")
 #: Characters of a line in a reason.
 _MAX_QUOTED = 200
-#: How torchrun reports a worker that was killed.
-_TORCHRUN_KILLED = re.compile(r"Signal \d+ \((SIG\w+)\) received by PID")
+#: How torchrun reports a process that failed: rank and exit code.
+_TORCHRUN_EXIT = re.compile(r"\brank +: (\d+) \(local_rank.*\n.*\bexitcode +: (-?\d+) \(pid")
 #: Signals that a process causes itself.
 _CRASHES = {
     "SIGABRT": "often a failed check in native code",
@@ -46,8 +47,11 @@ _STALLED = "trainjob.Stalled"
 #: What is raised if the files of a large project cannot be fetched, see `node.project_fetch.FetchError`, or if the disk
 #: or the server of the checkpoints fails, see `node.checkpoint_folder.StorageError`.
 _STORAGE_ERRORS = ("trainjob.FetchError", "trainjob.StorageError")
-#: Exit codes of a process that was told to stop or killed, perhaps because another one had ended.
-_KILLED = tuple(code for number in (signal.SIGTERM, signal.SIGKILL) for code in (-number, 128 + number))
+#: Exit codes of a process that was told to stop, and of one that was killed, perhaps because another one had ended.
+_TOLD = (-signal.SIGTERM, 128 + signal.SIGTERM)
+_KILLED = (*_TOLD, -signal.SIGKILL, 128 + signal.SIGKILL)
+#: Ends of processes in the order in which they are the cause of the others.
+_OUT_OF_MEMORY, _KILLED_RANK, _RAISED, _CRASHED, _EXITED, _FAILED, _SAVED, _ENDED, _LOST_PEER, _TERMINATED = range(10)
 #: What torch raises if the memory of a GPU is exhausted.
 _GPU_MEMORY_ERROR = "OutOfMemoryError"
 #: What Python, numpy and torch raise if memory cannot be allocated.
@@ -57,7 +61,11 @@ _JAX_MEMORY_ERROR = "RESOURCE_EXHAUSTED"
 _ALLOCATION_ERROR = re.compile(rf"^{_JAX_MEMORY_ERROR}\b|std::bad_alloc|DefaultCPUAllocator: .*memory")
 #: What a pool of processes raises if one was killed, and torch if a worker that loads data was.
 _BROKEN_POOL = "BrokenProcessPool"
+#: What faulthandler prints in a process that crashes.
+_FATAL_ERROR = re.compile(r"Fatal Python error: (Aborted|Segmentation fault|Bus error|Illegal instruction|Floating)")
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid\S* [\d, ]+\) is killed by signal: Killed")
+#: NCCL's watchdog aborts a process whose peers do not answer.
+_WATCHDOG = "Watchdog caught collective operation timeout"
 _NO_REASON = "it failed without a reported reason; see its log"
 
 
@@ -83,8 +91,10 @@ class StepFacts:
     preempted: str | None = None
     #: What happened to its machine, if the machine is lost. None if it is not.
     node_lost: str | None = None
-    #: Its termination record, for its use of memory. Empty without one.
+    #: Its termination record: its use of memory, and how its processes ended. Empty without one.
     record: Mapping[str, Any] = field(default_factory=dict)
+    #: The process of it that failed. None if it is not known.
+    rank: str | None = None
 
     @classmethod
     def from_record(cls, name: str, record: Mapping[str, Any], **known: Any) -> StepFacts:
@@ -162,9 +172,9 @@ def diagnose(facts: Facts) -> Diagnosis:
 
     The first that applies: it was cancelled; its deadline passed; a step lost its machine; another deadline passed; its
     objects were refused; the infrastructure failed; its image could not be pulled; no machine accepts it; a step
-    failed. Among several failed steps, one that the system killed for lack of memory is the cause, then one with an
-    exception, because the others only lost their peer; one that was told to stop, or lost its peer and saved a
-    checkpoint, is the last to be.
+    failed. Among the processes of several failed steps one that the system killed for lack of memory is the cause, then
+    one that torchrun saw killed, one with an exception, and one that exited; then a step that ended for its peer and
+    saved a checkpoint. An error that the loss of a peer provokes is the last to be.
     """
     if facts.cancel_diagnosis is not None:
         return facts.cancel_diagnosis
@@ -186,15 +196,70 @@ def diagnose(facts: Facts) -> Diagnosis:
     return Diagnosis(category=Category.INFRASTRUCTURE, reason=reason, retryable=True)
 
 
+def is_consequence(step: StepFacts) -> bool:
+    """Return whether a step failed for another one, as far as it is known: it saved, was told to stop, lost a peer."""
+    return min(order for order, _ in _list_ends(step, has_saved=True)) >= _SAVED
+
+
 def _find_cause(steps: Sequence[StepFacts]) -> StepFacts | None:
-    """Return the step that made the others fail: one out of memory, one with an exception, one that no signal ended."""
-    # The exceptions of its peers are about the lost connection.
-    killed = [step for step in steps if step.out_of_memory]
-    raised = [step for step in steps if step.error_type]
-    causes = [step for step in raised if step.error_type != _STOPPED]
-    # Steps that ended with a checkpoint may have lost their peer, and the others may have been killed for them.
-    failed = [step for step in steps if step.exit_code not in (None, *_KILLED) and not step.error_type]
-    return next(iter(killed or causes or (raised and failed) or raised or steps), None)
+    """Return the process that made the others fail; of equal ones the first step."""
+    has_saved = any(step.error_type == _STOPPED for step in steps)
+    ends = [end for step in steps for end in _list_ends(step, has_saved)]
+    return min(ends, key=lambda end: end[0])[1] if ends else None
+
+
+def _list_ends(step: StepFacts, has_saved: bool) -> Iterator[tuple[int, StepFacts]]:
+    """Yield how the processes of a step ended, each with its order among the causes.
+
+    A step without a record of its processes ends with its exit code; where another one has saved a checkpoint, it may
+    have been killed for that.
+    """
+    error, exits = step.record.get("error") or {}, _read_exits(step)
+    own, lost = str(error.get("rank", "")), error.get("lost")
+    explained = {own, *(map(str, lost) if isinstance(lost, list) else ())}
+    has_died = step.out_of_memory or bool(step.record.get("oom_kills"))
+    for rank, code in exits.items():
+        if not (step.error_type and rank in explained):
+            end = replace(step, rank=rank, exit_code=code, error_type=None, error_message="", traceback=None)
+            watchdog = next((line for line in step.log_tail if _WATCHDOG in line and code == -signal.SIGABRT), None)
+            if watchdog:
+                yield _LOST_PEER, replace(end, error_type="SIGABRT", error_message=watchdog)
+                continue
+            is_out_of_memory = has_died and code == -signal.SIGKILL
+            yield _order_exit(code, is_out_of_memory), replace(end, out_of_memory=is_out_of_memory)
+    if step.out_of_memory:
+        yield _OUT_OF_MEMORY, step
+    elif step.error_type:
+        known = replace(step, rank=own if exits else None)
+        has_lost = _has_lost_peer(step)
+        order = _SAVED if step.error_type == _STOPPED else _LOST_PEER if has_lost else _RAISED
+        if has_died and (has_lost or _lost_worker(step)):
+            order, known = _OUT_OF_MEMORY, replace(known, out_of_memory=True)
+        yield order, known
+    elif not exits:
+        yield (_ENDED if has_saved and step.exit_code in (None, *_KILLED) else _FAILED), step
+
+
+def _order_exit(code: int, is_out_of_memory: bool) -> int:
+    """Return the order of a process that torchrun saw end with a code and that recorded no error."""
+    if is_out_of_memory:
+        return _OUT_OF_MEMORY
+    if code in _TOLD:  # By torchrun.
+        return _TERMINATED
+    if code < 0:
+        return _CRASHED if _get_signal_name(-code) in _CRASHES else _KILLED_RANK
+    # With 1 Python ends after any exception, perhaps one that the program has handled itself.
+    return _FAILED if code == 1 else _EXITED
+
+
+def _read_exits(step: StepFacts) -> Mapping[str, int]:
+    """Return the exit codes by rank that torchrun has recorded; in an image with a torchrun of its own, reported."""
+    exits: Mapping[str, int] | None = step.record.get("exits")
+    return exits or {rank: int(code) for rank, code in _TORCHRUN_EXIT.findall("\n".join(step.log_tail))}
+
+
+def _has_lost_peer(step: StepFacts) -> bool:
+    return is_lost_peer({"type": step.error_type, "message": step.error_message, "traceback": step.traceback})
 
 
 def _list_obstacles(facts: Facts) -> Iterator[tuple[Category, str | None]]:
@@ -243,8 +308,8 @@ def _cut_log_tail(step: StepFacts) -> tuple[str, ...]:
 
 def _get_exit_code(step: StepFacts) -> int | None:
     """Return the code of the function's `SystemExit`: torchrun ends with 1, whatever code its processes end with."""
-    has_code = step.error_type == "SystemExit" and step.error_message.isdecimal()
-    return int(step.error_message) if has_code else step.exit_code
+    has_code = step.error_type == "SystemExit" and step.error_message.removeprefix("-").isdecimal()
+    return int(step.error_message) & 0xFF if has_code else step.exit_code
 
 
 def _classify_step(step: StepFacts, memory: AttemptMemory | None) -> tuple[Category, str]:
@@ -252,7 +317,7 @@ def _classify_step(step: StepFacts, memory: AttemptMemory | None) -> tuple[Categ
         return Category.NODE_LOST, step.node_lost
     if step.preempted:
         return Category.PREEMPTED, step.preempted
-    if _ran_out_of_memory(step) or _lost_worker(step):
+    if _ran_out_of_memory(step):
         return Category.OUT_OF_MEMORY, _explain_memory(step, memory)
     if step.error_type == _STOPPED:
         return Category.PREEMPTED, step.error_message or "it was told to stop"
@@ -261,26 +326,44 @@ def _classify_step(step: StepFacts, memory: AttemptMemory | None) -> tuple[Categ
     if step.error_type in _STORAGE_ERRORS:
         return Category.INFRASTRUCTURE, step.error_message
     error = _get_first_line(": ".join(filter(None, (step.error_type, step.error_message))))
-    if step.error_type == "SystemExit" and step.error_message.isdecimal():
-        error += _quote_last_line(step)
     if step.name.endswith("-initializer"):
         return Category.INITIALIZER, error or step.message or _get_last_line(step) or _explain_exit_code(step)
-    return (Category.USER_CODE, error) if error else _classify_exit(step)
+    return _classify_error(step, error, memory) if error else _classify_exit(step)
+
+
+def _classify_error(step: StepFacts, error: str, memory: AttemptMemory | None) -> tuple[Category, str]:
+    """Classify an exception of the training function."""
+    if _lost_worker(step):
+        return _classify_lost_worker(step, error, memory)
+    if _has_lost_peer(step):
+        return Category.INFRASTRUCTURE, f"{error} (a peer was lost, and none is known to have failed before)"
+    if step.error_type == "SystemExit" and step.error_message.removeprefix("-").isdecimal():
+        error += _quote_last_line(step)
+    return Category.USER_CODE, error
 
 
 def _classify_exit(step: StepFacts) -> tuple[Category, str]:
-    """Classify a step without an exception: by the signal that ended it or one of its processes, or its exit code."""
+    """Classify a step or rank without an exception by the signal that ended it, or its exit code."""
     name = _get_signal_name(-step.exit_code) if step.exit_code is not None and step.exit_code < 0 else None
+    what = _name_process(step)
     if name in _CRASHES:
-        return Category.USER_CODE, f"it crashed with {name} ({_CRASHES[name]})"
+        return Category.USER_CODE, f"{what} crashed with {name} ({_CRASHES[name]})"
     if name:
-        return Category.INFRASTRUCTURE, f"it was killed by {name}, not by this backend{_explain_signal(name)}"
-    killed = next((match for line in reversed(step.log_tail) if (match := _TORCHRUN_KILLED.search(line))), None)
-    if killed is None:
-        return Category.USER_CODE, _explain_exit_code(step)
-    if killed[1] in _CRASHES:
-        return Category.USER_CODE, f"a training process crashed with {killed[1]} ({_CRASHES[killed[1]]})"
-    return Category.INFRASTRUCTURE, f"a training process was killed by {killed[1]}{_explain_signal(killed[1])}"
+        return Category.INFRASTRUCTURE, f"{what} was killed by {name}, not by this backend{_explain_signal(name)}"
+    return Category.USER_CODE, _explain_exit_code(step)
+
+
+def _classify_lost_worker(step: StepFacts, error: str, memory: AttemptMemory | None) -> tuple[Category, str]:
+    """Classify the exception about a process that the training started and that was killed or crashed."""
+    if crash := next((match for line in step.log_tail if (match := _FATAL_ERROR.search(line))), None):
+        return Category.USER_CODE, f"a process that it started crashed ({crash[1]}): {error}"
+    if step.record.get("oom_kills") == 0:
+        return Category.INFRASTRUCTURE, f"{error} (a process that it started was killed, and not for lack of memory)"
+    return Category.OUT_OF_MEMORY, _explain_memory(step, memory)
+
+
+def _name_process(step: StepFacts) -> str:
+    return f"rank {step.rank}" if step.rank else "it"
 
 
 def _get_error_name(step: StepFacts) -> str:
@@ -314,10 +397,9 @@ def _explain_memory(step: StepFacts, memory: AttemptMemory | None) -> str:
     quoted = f" ({used})" if used else ""
     if is_gpu:
         return f"it ran out of GPU memory{quoted}; use smaller batches, or a GPU with more"
-    is_certain = _ran_out_of_memory(step)
-    what = (
-        "it ran out of memory" if is_certain else "a process that it started was killed, most often for lack of memory"
-    )
+    what = "a process that it started was killed, most often for lack of memory"
+    if _ran_out_of_memory(step):
+        what = f"{_name_process(step)} ran out of memory"
     return f"{what}{quoted}; {_advise_memory(memory)}"
 
 
@@ -338,7 +420,7 @@ def _explain_exit_code(step: StepFacts) -> str:
         return step.message or _NO_REASON
     meaning = f" ({_EXIT_CODES[step.exit_code]})" if step.exit_code in _EXIT_CODES else ""
     message = f": {step.message}" if step.message else _quote_last_line(step)
-    return f"it ended with exit code {step.exit_code}{meaning}{message}"
+    return f"{_name_process(step)} ended with exit code {step.exit_code}{meaning}{message}"
 
 
 def _get_signal_name(number: int) -> str:

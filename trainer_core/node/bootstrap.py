@@ -49,7 +49,7 @@ def _adopt() -> str:
 if not __package__:
     __package__ = _adopt()
 
-from . import beats, env, hyperparameters, project, termination  # noqa: E402 -- see above
+from . import beats, cgroup, env, hyperparameters, project, termination, torchrun  # noqa: E402 -- see above
 from .load_function import PayloadError, load  # noqa: E402
 from .rank_lines import RankLines  # noqa: E402
 from .status_server import StatusServer  # noqa: E402
@@ -58,6 +58,7 @@ from .status_server import StatusServer  # noqa: E402
 def main() -> int:
     """Run the function of the payload; return the exit code."""
     _prepare()
+    kills = cgroup.OomKills()
     try:
         record = _call_and_share()
     except KeyboardInterrupt:
@@ -67,6 +68,7 @@ def main() -> int:
         raise
     except BaseException as error:  # noqa: BLE001 -- the boundary of the process: every exception is its failure
         _report_failure(error)
+        termination.report_values(Path(env.setting(env.TERMINATION_LOG)), **kills.describe())
         return 1
     termination.report_record(record)
     getattr(_get_checkpoints(), "finish", bool)()
@@ -202,4 +204,7 @@ def _is_ours(filename: str) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:] == [env.TORCHRUN]:
+        torchrun.main(__file__)
+    else:
+        sys.exit(main())

@@ -55,6 +55,9 @@ _WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "JAX_NUM_PROCESSES", "DMLC
 #: which waits for it.
 SAVE_THREAD = "trainjob-save"
 
+#: Argument of bootstrap with which it runs torchrun for itself.
+TORCHRUN = "torchrun"
+
 #: Exit code of an initializer after a failure that a retry may fix: EX_TEMPFAIL of sysexits.h.
 TRY_AGAIN = 75
 

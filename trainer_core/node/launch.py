@@ -68,7 +68,7 @@ def main(launch: str, folder: str) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     resource_monitor.start_process()
-    is_torchrun, stalled = command[1] == "-m", env.setting(env.STALLED)
+    is_torchrun, stalled = command[-1] == env.TORCHRUN, env.setting(env.STALLED)
     if is_torchrun and has_checkpoints:
         checkpoints.announce_launch()
     attendant = None
@@ -147,7 +147,7 @@ def _command(launch: str, settings: Mapping[str, Any], bootstrap: str) -> list[s
         return [python, bootstrap]
     if subprocess.run([python, "-c", _HAS_TORCH], check=False).returncode == 0:
         os.environ.update(rendezvous_variables(os.environ))
-        return [python, "-m", "torch.distributed.run", bootstrap]
+        return [python, bootstrap, env.TORCHRUN]
     # From the request: the controller would start one process per CPU on a node without GPU.
     processes = settings.get("processes") or 1
     if processes > 1:

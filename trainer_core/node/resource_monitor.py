@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import env, termination
+from .cgroup import find_cgroup, read_words
 
 #: Default seconds between two reports.
 INTERVAL = 10.0
@@ -68,30 +69,31 @@ def read_usage(root: Path = Path("/")) -> Usage:
 
     Memory is the working set, as the kubelet and ``kubectl top`` compute it: without file caches that are not in use.
     """
-    machine = _read(root / "proc/meminfo")
+    machine = read_words(root / "proc/meminfo")
     total = _get(machine, "MemTotal:") * 1024
     cpus = float(len(os.sched_getaffinity(0)))
-    v2 = _find_cgroup(root, "", "memory.current")
-    v1 = _find_cgroup(root, "memory", "memory.usage_in_bytes")
-    cpu, used = _find_cgroup(root, "cpu", "cpu.cfs_quota_us"), _find_cgroup(root, "cpuacct", "cpuacct.usage")
+    v2 = find_cgroup(root, "", "memory.current")
+    v1 = find_cgroup(root, "memory", "memory.usage_in_bytes")
+    cpu, spent = find_cgroup(root, "cpu", "cpu.cfs_quota_us"), find_cgroup(root, "cpuacct", "cpuacct.usage")
     if v2:
-        seconds, quota = _get(_read(v2 / "cpu.stat"), "usage_usec") / 1e6, _read(v2 / "cpu.max")
+        seconds, quota = _get(read_words(v2 / "cpu.stat"), "usage_usec") / 1e6, read_words(v2 / "cpu.max")
         memory, limit, cache = v2 / "memory.current", v2 / "memory.max", "inactive_file"
-    elif v1 and cpu and used:
-        seconds = int(_read(used / "cpuacct.usage")[0]) / 1e9
-        quota = _read(cpu / "cpu.cfs_quota_us") + _read(cpu / "cpu.cfs_period_us")
+    elif v1 and cpu and spent:
+        seconds = int(read_words(spent / "cpuacct.usage")[0]) / 1e9
+        quota = read_words(cpu / "cpu.cfs_quota_us") + read_words(cpu / "cpu.cfs_period_us")
         memory, limit, cache = v1 / "memory.usage_in_bytes", v1 / "memory.limit_in_bytes", "total_inactive_file"
     else:
         # user, nice, system, [idle, iowait,] irq, softirq, steal
-        ticks = _read(root / "proc/stat")[1:9]
+        ticks = read_words(root / "proc/stat")[1:9]
         seconds = sum(map(int, ticks[:3] + ticks[5:])) / os.sysconf("SC_CLK_TCK")
         return Usage(seconds, cpus, total - _get(machine, "MemAvailable:") * 1024, total)
     # No limit is `max` or -1 of processors, `max` or a number near 2^63 of memory.
     if quota and quota[0].isdecimal():
         cpus = min(cpus, int(quota[0]) / int(quota[1]))
-    bound = _read(limit)
+    bound = read_words(limit)
     total = min(total, int(bound[0])) if bound and bound[0].isdecimal() else total
-    return Usage(seconds, cpus, int(_read(memory)[0]) - _get(_read(memory.parent / "memory.stat"), cache), total)
+    used = int(read_words(memory)[0]) - _get(read_words(memory.parent / "memory.stat"), cache)
+    return Usage(seconds, cpus, used, total)
 
 
 def parse_gpus(text: str, visible: str = "") -> list[Gpu]:
@@ -289,22 +291,6 @@ def _report_until_end(launcher: int, pause: float) -> None:
     monitor.close()
 
 
-def _read(path: Path, separator: str | None = None) -> list[str]:
-    """Return the words of a file; none if there is no such file."""
-    return path.read_text(encoding="ascii", errors="replace").split(separator) if path.is_file() else []
-
-
 def _get(words: list[str], name: str) -> int:
     """Return the number after a word; 0 without it."""
     return int(words[words.index(name) + 1]) if name in words else 0
-
-
-def _find_cgroup(root: Path, controller: str, name: str) -> Path | None:
-    """Return the folder of a cgroup of this process that has a file. Version 2 is a controller without a name.
-
-    A container may see its own cgroup at the root of the controller, and not under the path of ``/proc/self/cgroup``.
-    """
-    folder = root / "sys/fs/cgroup" / controller
-    lines = (line.split(":", 2) for line in _read(root / "proc/self/cgroup", "\n") if line)
-    paths = [path.strip("/") for _, names, path in lines if controller in names.split(",")]
-    return next((each for each in [*(folder / path for path in paths), folder] if (each / name).is_file()), None)

@@ -3,7 +3,7 @@
 From its beginning it has what must survive any end: the use of resources and the newest checkpoint.
 
 Only rank 0 reports a result; every rank reports its error. The first error of a node is kept, because the errors of
-other ranks are usually its consequences: neither a later error nor a result replaces it.
+other ranks are usually its consequences: no result replaces it, and no error but that of a rank which lost no peer.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 import builtins
 import contextlib
 import json
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from traceback import TracebackException
 from typing import Any
@@ -22,12 +23,27 @@ from . import env, files, jsonable, locks, project
 
 #: Steps of checkpoints and of a pause, and what else is in a record beside a result or error.
 _STEPS = ("checkpoint", "resumed_from", "paused_at")
-_KEPT = ("resources", "objective", *_STEPS)
+_NUMBERS = (*_STEPS, "oom_kills")
+_KEPT = ("resources", "objective", "exits", "oom_kills", *_STEPS)
 #: Size limits of a message and of a note, in bytes of JSON.
 _MESSAGE_LIMIT = 1024
 _NOTE_LIMIT = 512
 #: Time to wait for the other processes of a node, which hold the lock for one small write each.
 _LOCK_SECONDS = 5.0
+#: Errors that the loss of a peer provokes: of gloo, NCCL, torch's stores, sockets, pools of processes, DataLoaders.
+_LOST_PEER = re.compile(
+    r"connection (was likely |was |is )?(re)?(set|closed|aborted|lost)\b|broken pipe|socket (closed|timeout)"
+    r"|timed out (waiting|after)|wait timeout after|failed to recv|recvValue failed|sendBytes failed"
+    r"|(application|collective|operation).{0,40}time(d )?-?out|Watchdog caught|ncclRemoteError|ncclSystemError"
+    r"|NCCL communicator was aborted|gloo connectFullMesh failed|failed to connect to any network address"
+    r"|DataLoader worker \(.*\) (is killed by signal: Terminated|exited unexpectedly$)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_LOST_PEER_TYPES = re.compile(
+    r"Rendezvous\w*Error|DistNetworkError|DistStoreError|ConnectionResetError|ConnectionAbortedError|BrokenPipeError"
+)
+#: A process of a pool ended, and the other end of its pipe notices.
+_POOL = "multiprocessing/connection.py"
 #: Marks truncated text.
 _CUT = "[…] "
 
@@ -58,6 +74,15 @@ def _describe_first(error: BaseException) -> str:
     if first is error:
         return ""
     return f": {_type_name(type(first))}: {TracebackException(type(first), first, None)}"
+
+
+def is_lost_peer(error: Mapping[str, Any]) -> bool:
+    """Return whether the loss of a peer provokes an error, or the exception from which it was raised."""
+    kind, message, trace = (str(error.get(name) or "") for name in ("type", "message", "traceback"))
+    if _LOST_PEER_TYPES.search(kind) or (kind == "EOFError" and _POOL in trace):
+        return True
+    is_wrapped = kind == "SystemExit" or "direct cause of the following exception" in trace
+    return _LOST_PEER.search(f"{message}\n{trace}" if is_wrapped else message) is not None
 
 
 def encode_result(record: dict[str, Any]) -> bytes:
@@ -92,7 +117,7 @@ def encode_result(record: dict[str, Any]) -> bytes:
 
 def encode_error(record: dict[str, Any], limit: int = env.RECORD_LIMIT) -> bytes:
     """Return the record of an error as JSON within a limit: the start of the message, the end of the traceback."""
-    error = dict(record["error"])
+    error = {"type": "", "message": "", "traceback": "", **record["error"]}
     error["type"] = _head(error["type"], _NOTE_LIMIT)
     error["message"] = _head(error["message"], _MESSAGE_LIMIT)
     room = limit - len(_encode({"error": {**error, "traceback": ""}}))
@@ -111,7 +136,7 @@ def parse_record(text: str | bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict):
         return None
-    record = {key: value for key, value in record.items() if key not in _STEPS or type(value) is int}
+    record = {key: value for key, value in record.items() if _is_readable(key, value)}
     kept = _select_kept(record)
     if isinstance(record.get("error"), dict):
         return {"error": _with_string_fields(record["error"], ("type", "message", "traceback")), **kept}
@@ -119,6 +144,12 @@ def parse_record(text: str | bytes) -> dict[str, Any] | None:
         return _with_string_fields(record, ("note",))
     # Of a node that has not ended, or was killed.
     return kept or None
+
+
+def _is_readable(key: str, value: Any) -> bool:
+    if key == "exits":
+        return isinstance(value, dict) and all(type(code) is int for code in value.values())
+    return key not in _NUMBERS or type(value) is int
 
 
 def _with_string_fields(record: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -144,7 +175,7 @@ def report_record(record: dict[str, Any]) -> None:
         _warn(problem)
         record["note"] = "; ".join(filter(None, (problem, record.get("note"))))
     data = encode_result(record)
-    _report("result", lambda _: data, Path(env.setting(env.TERMINATION_LOG)))
+    _report("result", lambda _, error: None if error else data, Path(env.setting(env.TERMINATION_LOG)))
 
 
 def report_error(error: BaseException, output: str | None = None) -> None:
@@ -153,34 +184,59 @@ def report_error(error: BaseException, output: str | None = None) -> None:
 
 
 def report_error_record(record: dict[str, Any], path: Path) -> None:
-    """Report an error of a node, unless one of it is recorded. Never raises."""
-    _report("error", lambda limit: encode_error(record, limit), path)
+    """Report an error of a node, unless a better one of it is recorded. Never raises."""
+
+    def encode(limit: int, known: dict[str, Any] | None) -> bytes:
+        return encode_error({"error": _choose_error(known, record["error"])}, limit)
+
+    _report("error", encode, path)
+
+
+def _choose_error(known: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+    """Return the first of two errors that no lost peer provoked, with the ranks that lost one as ``lost``."""
+    known = known or {}
+    chosen = new if not known or (is_lost_peer(known) and not is_lost_peer(new)) else known
+    before = known.get("lost")
+    lost = [*(before if isinstance(before, list) else ()), *([new.get("rank", 0)] if is_lost_peer(new) else [])]
+    return {**chosen, "lost": lost} if lost else chosen
 
 
 def report_values(path: Path, **values: Any) -> None:
     """Add ``resources``, ``objective`` or a step, such as ``checkpoint``, to the record of a node. Never raises.
 
-    A record without room for it, and what another program wrote to the file, stay as they are.
+    The traceback of an error makes room for it. A result without room for it, and what another program wrote to the
+    file, stay as they are.
     """
     with contextlib.suppress(OSError), locks.locked_if_possible(path.absolute().parent, _LOCK_SECONDS):
         data = path.read_bytes() if path.is_file() else b""
         record = parse_record(data) if data.strip() else {}
-        if record is not None and len(new := _encode({**record, **values})) <= env.RECORD_LIMIT:
-            files.write(path, new)
+        if record is not None:
+            record.update(values)
+            new = _encode(record)
+            if "error" in record:
+                new = _add_kept(lambda limit: encode_error(record, limit), _select_kept(record)) or new
+            if len(new) <= env.RECORD_LIMIT:
+                files.write(path, new)
 
 
-def _report(what: str, encode: Callable[[int], bytes], path: Path) -> None:
-    """Write what `encode` returns for a size limit, and what `report_values` wrote if there is room for both."""
+def _report(what: str, encode: Callable[[int, dict[str, Any] | None], bytes | None], path: Path) -> None:
+    """Write what `encode` returns for a size limit and the known error, and what `report_values` wrote."""
     try:
         with locks.locked_if_possible(path.absolute().parent, _LOCK_SECONDS):
             record = _read_record(path)
-            if not _has_error(record):
-                kept = _select_kept(record)
-                data = encode(env.RECORD_LIMIT - len(_encode(kept)))
-                complete = _encode({**json.loads(data), **kept})
-                files.write(path, complete if len(complete) <= env.RECORD_LIMIT else data)
+            error = record["error"] if _has_error(record) else None
+            data = _add_kept(lambda limit: encode(limit, error), _select_kept(record))
+            if data is not None:
+                files.write(path, data)
     except OSError as problem:
         _warn(f"the {what} could not be written to {env.TERMINATION_LOG}={path}: {problem}")
+
+
+def _add_kept(encode: Callable[[int], bytes | None], kept: dict[str, Any]) -> bytes | None:
+    """Return what `encode` returns for a size limit, with the kept values if there is room for both."""
+    data = encode(env.RECORD_LIMIT - len(_encode(kept)))
+    complete = _encode({**json.loads(data), **kept}) if data else b""
+    return complete if data and len(complete) <= env.RECORD_LIMIT else data
 
 
 def _read_record(path: Path) -> dict[str, Any]:

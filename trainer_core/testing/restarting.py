@@ -53,9 +53,9 @@ class Restarting(Contract):
     ) -> None:
         policy = RestartPolicy(max_restarts=2, free=["OutOfMemory"], exit_codes={3: "count", 4: "free"}, delay=0)
         options, runtime = [Checkpoints(every_steps=1), policy], case.runtime_without_restarts
-        request = build_request(exit_in_turn, {"codes": [4, 3, 1, 3, 3]}, options=options, runtime=runtime)
+        request = build_request(exit_in_turn, {"codes": [4, 3, 1, 2, 3]}, options=options, runtime=runtime)
         outcome = client.wait(client.submit(request))
-        causes = [("UserCode", False), ("UserCode", True), ("OutOfMemory", False), ("UserCode", True)]
+        causes = [("UserCode", False), ("UserCode", True), ("OutOfMemory", False), ("Infrastructure", True)]
         assert _summarize(outcome) == ("Failed", 4, 2, causes)
         assert [cause.step for cause in outcome.restarts.causes] == [1, 2, 3, 4]  # type: ignore[union-attr]
         assert (outcome.checkpoint, outcome.restarts.step, outcome.restarts.following) == (5, 4, None)  # type: ignore[union-attr]

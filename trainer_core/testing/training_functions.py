@@ -116,7 +116,10 @@ def exit_with(code: int) -> None:
 
 
 def exit_in_turn(codes: list[int]) -> int:
-    """Save a checkpoint, one step after the last one, and exit with the code of this start; 1 is a lack of memory."""
+    """Save a checkpoint, one step after the last one, and exit with the code of this start.
+
+    1 is a lack of memory, 2 the loss of a peer.
+    """
     import sys
 
     from trainer_core import checkpoints
@@ -129,6 +132,8 @@ def exit_in_turn(codes: list[int]) -> int:
     if step <= len(codes):
         if codes[step - 1] == 1:
             raise MemoryError
+        if codes[step - 1] == 2:
+            raise RuntimeError("Connection closed by peer [10.0.0.2]:4711")
         sys.exit(codes[step - 1])
     return step
 

@@ -38,7 +38,7 @@ from trainer_core.backends.container.store import JobStore
 from trainer_core.errors import InvalidRequestError, JobNotFoundError
 from trainer_core.fetch.local_files import parse_local_path
 from trainer_core.jobs import Category, Outcome, TrainJobRef
-from trainer_core.lifecycle.diagnosis import Facts, StepFacts
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, is_consequence
 from trainer_core.request import TRACKING_SECRETS
 
 _log = logging.getLogger(__name__)
@@ -46,8 +46,9 @@ _log = logging.getLogger(__name__)
 #: Time for a container to exit after SIGTERM, before SIGKILL.
 _TERMINATION_GRACE_SECONDS = 10
 _MAX_PARALLEL_STOPS = 16
-#: The other nodes usually fail shortly after the first one, and may have the better reason.
-_PEER_FAILURE_SECONDS = 0.5
+#: The other nodes usually fail shortly after the first one, and may have the better reason; longest time to wait for
+#: the node that made those fail that have failed.
+_PEER_FAILURE_SECONDS, _CAUSE_SECONDS = 0.5, 30.0
 _COMMAND_NOT_FOUND, _COMMAND_NOT_EXECUTABLE = 127, 126
 #: Words in the error of a pull that hint at a temporary problem.
 _TRANSIENT_PULL_ERRORS = ("timeout", "timed out", "connection", "temporary", "toomanyrequests")
@@ -105,13 +106,17 @@ class ContainerJobRunner:
                 self._store.append_entry(job, job_journal.END, entry)
 
     def _fail(self, job: ContainerJob, failure: Fail) -> None:
-        if failure.containers:
+        late = time.monotonic() + _CAUSE_SECONDS
+        while failure.containers:
             time.sleep(_PEER_FAILURE_SECONDS)
             job = self._store.get(self._ref)
             # Removing a container by force kills it first, so the reason may be known only now.
             current = next_action(job, self._engine.now())
             if isinstance(current, Fail) and (current.containers or current.removed_steps):
                 failure = current
+            steps = outcome.collect_facts(job, self._engine, failure).steps
+            if not job.running_containers or time.monotonic() > late or not all(map(is_consequence, steps)):
+                break
         facts = outcome.collect_facts(job, self._engine, failure)
         records = list(outcome.read_node_records(job, self._engine).values())
         self._record_end(job, outcome.build_failed_entry(job, facts, self._engine.now(), records))

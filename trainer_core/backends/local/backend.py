@@ -47,6 +47,7 @@ from trainer_core.jobs import Diagnosis, Event, Observation, TrainJob, TrainJobR
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob, list_other_names
 from trainer_core.lifecycle.reuse import Versions
 from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
+from trainer_core.node import env
 from trainer_core.packaging import serializer
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtimes import Runtime
@@ -431,7 +432,7 @@ def _link_kit(staged: JobFolder, state: StateFolder) -> None:
 
 def _check_torchrun(plan: dict[str, Any]) -> None:
     """Check that this interpreter has torch if the job runs torchrun in it."""
-    uses_torchrun = any("torch.distributed.run" in step["command"] for step in plan["steps"])
+    uses_torchrun = any(env.TORCHRUN in step["command"] for step in plan["steps"])
     if uses_torchrun and plan["environment"] is None and find_spec("torch") is None:
         what = f"runtime {plan['runtime']!r} (in {sys.executable})"
         message = f"{missing_extra(what, 'torch', 'torch')}, or use the runtime 'python'"

@@ -135,7 +135,7 @@ def _render_node(
     step_env.update(PET_NNODES=str(num_nodes), PET_NPROC_PER_NODE=str(num_processes), PET_NODE_RANK=str(rank))
     step_env.update(PET_MASTER_ADDR="127.0.0.1")
     step_env.setdefault("OMP_NUM_THREADS", "1")
-    command = [_PYTHON, "-m", "torch.distributed.run", bootstrap]
+    command = [_PYTHON, bootstrap, env.TORCHRUN]
     return {"name": name, "kind": "node", "command": command, "env": step_env}
 
 

@@ -21,7 +21,7 @@ import signal
 import socket
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -50,17 +50,18 @@ from trainer_core.jobs import (
     Progress,
     build_complete_outcome,
 )
-from trainer_core.lifecycle.diagnosis import Facts, StepFacts
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, is_consequence
 from trainer_core.lifecycle.restart_policy import AttemptRestarts, count_restart
-from trainer_core.node import env, locks, resource_monitor
+from trainer_core.node import cgroup, env, locks, resource_monitor
 from trainer_core.node.attendant import Attendant
 from trainer_core.resource_use import summarize_resource_use
 from trainer_core.validation import format_duration
 
 _log = logging.getLogger(__name__)
 _TERMINATION_GRACE_SECONDS = 3.0
-#: The other nodes usually fail shortly after the first one, and may have the better reason.
-_PEER_FAILURE_SECONDS = 0.5
+#: The other nodes usually fail shortly after the first one, and may have the better reason; longest time to wait for
+#: the node that made those fail that have failed.
+_PEER_FAILURE_SECONDS, _CAUSE_SECONDS = 0.5, 30.0
 #: Below the range of ports that Linux uses for outgoing connections.
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 _PORT_TRIES = 200
@@ -349,8 +350,11 @@ class LocalJobRunner:
         try:
             _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             if pending:
-                await asyncio.wait(pending, timeout=_PEER_FAILURE_SECONDS)
-            errors = [error for task in tasks if task.done() and (error := task.exception())]
+                _, pending = await asyncio.wait(pending, timeout=_PEER_FAILURE_SECONDS)
+            late = asyncio.get_running_loop().time() + _CAUSE_SECONDS
+            while pending and _is_cause_missing(tasks) and (left := late - asyncio.get_running_loop().time()) > 0:
+                _, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            errors = _list_errors(tasks)
             for error in errors:
                 if not isinstance(error, _StepFailedError):
                     raise error
@@ -370,6 +374,7 @@ class LocalJobRunner:
         # An earlier run of the step, before the job was suspended, may have left a termination message.
         self._folder.allocate_termination(name)
         attendant, own = self._prepare_attendant(step)
+        kills = cgroup.OomKills()
         with _open_log(self._folder.log_path(name)) as log:
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -401,7 +406,8 @@ class LocalJobRunner:
         self._record_step_end(state, code)
         if code != 0:
             order = sum(each.status == job_record.STEP_FAILED for each in self._record.steps)
-            raise _StepFailedError(self._collect_facts(name, code), order)
+            is_out_of_memory = code == -signal.SIGKILL and bool(kills.count())
+            raise _StepFailedError(self._collect_facts(name, code, is_out_of_memory), order)
 
     def _prepare_attendant(self, step: dict[str, Any]) -> tuple[Attendant | None, dict[str, str]]:
         """Return what notices that a node has stalled, and the variable for its ranks."""
@@ -469,10 +475,12 @@ class LocalJobRunner:
         spec = self._plan["environment"] if step["kind"] == "node" else None
         return environments.get_interpreter(self._state.environments, spec)
 
-    def _collect_facts(self, name: str, code: int) -> StepFacts:
+    def _collect_facts(self, name: str, code: int, out_of_memory: bool) -> StepFacts:
         record = read_termination_record(self._folder.termination_path(name))
         log_tail = read_last_lines(self._folder.log_path(name), self._log_sizes.get(name, 0))
-        return StepFacts.from_record(name, record, exit_code=code, node=socket.gethostname(), log_tail=log_tail)
+        return StepFacts.from_record(
+            name, record, exit_code=code, node=socket.gethostname(), log_tail=log_tail, out_of_memory=out_of_memory
+        )
 
     def _read_node_records(self) -> list[dict[str, Any]]:
         return [read_termination_record(self._folder.termination_path(step["name"])) for step in self._list_nodes()]
@@ -605,6 +613,16 @@ def _is_port_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def _list_errors(tasks: Sequence[asyncio.Task[None]]) -> list[BaseException]:
+    return [error for task in tasks if task.done() and (error := task.exception())]
+
+
+def _is_cause_missing(tasks: Sequence[asyncio.Task[None]]) -> bool:
+    """Return whether all steps that have failed did so because of another one."""
+    errors = _list_errors(tasks)
+    return bool(errors) and all(isinstance(e, _StepFailedError) and is_consequence(e.facts) for e in errors)
 
 
 def _get_size(path: Path) -> int:
