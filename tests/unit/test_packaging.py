@@ -203,6 +203,69 @@ def test_a_file_that_has_changed_since_its_import_is_noticed(tmp_path):
     assert "has changed since it was imported" in refused(function)
 
 
+@pytest.mark.parametrize(
+    "edited",
+    [
+        "def train(a=1):\n    return [a, 2.0]\n",
+        "def train(a=1):\n    return [a, True]\n",
+        "def train(a=2):\n    return [a, 1]\n",
+        "def train(b=1):\n    return [b, 1]\n",
+        "def train(a=1):\n    def inner():\n        return a\n    return [inner(), 1]\n",
+        "\ndef train(a=1):\n    return [a, 1]\n",
+        "def train(a=1):\n    return [a, 1\n",
+    ],
+    ids=["constant", "type", "default", "parameter", "inner function", "moved", "half written"],
+)
+def test_a_function_whose_file_was_edited_after_its_import_is_refused(tmp_path, edited):
+    path = tmp_path / "edited.py"
+    train = module_of(path, "def train(a=1):\n    return [a, 1]\n").train
+    path.write_text(edited)
+
+    assert "changed" in refused(train) or "other default values" in refused(train) or "no file" in refused(train)
+
+
+def test_a_comment_that_was_edited_after_the_import_changes_no_answer(tmp_path):
+    path = tmp_path / "commented.py"
+    train = module_of(path, "def train():  # a\n    return 1\n").train
+    path.write_text("def train():  # a comment\n    return 1\n")
+
+    assert package(train)["text"].startswith("def train():  # a comment")
+
+
+def test_an_assert_that_pytest_rewrites_is_packaged():
+    def train(a=1):
+        assert a == 1, a
+        return a
+
+    assert package(train)["entry"] == "train"
+
+
+def test_a_function_can_be_packaged_after_it_was_called(tmp_path):
+    text = "def train():\n    for i in 'ab':\n        i\n    global model\n    model = [1]\n    return len(model)\n"
+    train = module_of(tmp_path / "called.py", text).train
+    train()
+
+    assert package(train)["entry"] == "train"
+
+
+def test_the_open_of_a_notebook_is_the_builtin(tmp_path):
+    names: dict[str, Any] = {"__name__": "IPython.core.interactiveshell"}
+    exec("def _modified_open(file):\n    return open(file)\n", names)  # noqa: S102 -- as IPython defines it
+    module = module_of(tmp_path / "cell.py", "def train():\n    return open('x').read()\n")
+    module.open = names["_modified_open"]
+
+    assert package(module.train)["entry"] == "train"
+
+
+def test_a_decorator_packages_a_function_before_its_name_is_set(tmp_path):
+    text = (
+        "from trainer_core.packaging.serializer import package\n@package\ndef train(n=2):\n"
+        "    return n and train(n - 1)\n"
+    )
+
+    assert module_of(tmp_path / "decorating.py", text).train["entry"] == "train"
+
+
 def test_names_that_only_a_notebook_has_are_refused(monkeypatch, tmp_path):
     monkeypatch.setattr("builtins.display", print, raising=False)
     module = module_of(tmp_path / "notebook.py", "def train():\n    display(1)\n")
@@ -214,10 +277,28 @@ def test_an_annotation_inside_a_class_is_carried(tmp_path):
     assert package(users.annotated_class_inside)["text"].startswith("from __future__")
 
 
-def test_a_name_of_the_module_itself_is_there(tmp_path):
-    module = module_of(tmp_path / "own.py", "def train():\n    return [__name__, __file__]\n")
+@pytest.mark.parametrize(
+    ("use", "name"),
+    [
+        ("__name__", "__name__"),
+        ("__file__", "__file__"),
+        ("__doc__", "__doc__"),
+        ("globals()", "globals"),
+        ("vars(sys.modules[__name__])", "__name__"),
+        ("sys._getframe().f_globals", "f_globals"),
+        ("eval('RATE * 2')", "RATE"),
+    ],
+)
+def test_a_function_that_asks_for_its_module_is_refused_because_the_job_has_another(tmp_path, use, name):
+    text = f"RATE = 2\ndef train():\n    import sys\n    return repr({use})\n"
 
-    assert package(module.train)["entry"] == "train"
+    assert f"train uses {name}, defined outside it" in refused(module_of(tmp_path / "own.py", text).train)
+
+
+def test_the_name_of_a_logger_is_no_part_of_an_answer(tmp_path):
+    text = "def train():\n    import logging\n    return logging.getLogger(__name__).info('begin')\n"
+
+    assert package(module_of(tmp_path / "own.py", text).train)["entry"] == "train"
 
 
 def test_an_invalid_escape_warns_only_when_its_file_is_imported(tmp_path):

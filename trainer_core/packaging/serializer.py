@@ -201,6 +201,10 @@ def _pickled(func: Callable[..., Any]) -> tuple[str, str]:
             'packaging="cloudpickle" requires cloudpickle, here and in the job: pip install cloudpickle'
         ) from None
     name = getattr(func, "__qualname__", type(func).__name__)
+    left_out = source_extraction.find_unpickled_names(func)
+    if left_out:
+        remedy = 'use the names themselves, in a function, or send the files with code="path/to/project"'
+        raise ValueError(f"{name} looks up {', '.join(left_out)}, which its pickle would not contain; {remedy}")
     module = sys.modules.get(getattr(func, "__module__", None) or "")
     # By value, with the helpers of its module: a job that has the module uses a reference instead.
     by_value = module is not None and module.__name__ not in cloudpickle.list_registry_pickle_by_value()
