@@ -15,6 +15,7 @@ from trainer_core.jobs import Outcome, Progress, Restarts, TrainJob, describe_st
 from trainer_core.lifecycle import restart_policy
 from trainer_core.lifecycle.attempt_memory import get_attempt_memory
 from trainer_core.logs import find_last_progress
+from trainer_core.node.requirement import strip_options
 from trainer_core.request import TrainJobRequest
 
 #: Prefixes of the columns that are named after an argument, a metric and an artifact.
@@ -73,7 +74,7 @@ _OF_REQUEST: dict[str, Callable[[TrainJobRequest], Any]] = {
     "code": lambda request: _get_code_digest(request),
     "image": lambda request: request.trainer and request.trainer.image,
     "processes": lambda request: request.trainer and request.trainer.num_proc_per_node,
-    "packages": lambda request: ", ".join(request.trainer.packages) if request.trainer else None,
+    "packages": lambda request: ", ".join(map(strip_options, request.trainer.packages)) if request.trainer else None,
     "memory": lambda request: str(get_attempt_memory(request) or ""),
     "variables": lambda request: ", ".join(sorted(request.trainer.env)) if request.trainer else None,
 }

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from trainer_core import request_builder, validation
 from trainer_core.client import TrainerClient
 from trainer_core.errors import TrainerError
+from trainer_core.node.requirement import strip_options
 from trainer_core.packaging.project_imports import find_missing_imports
 from trainer_core.request import TrainJobRequest
 from trainer_core.runtime_admin import rules
@@ -87,7 +88,7 @@ def find_warnings(definition: Definition) -> Iterator[str]:
     packages: dict[str, None] = {}
     for request in request_builder.list_variants(definition.request or {}).values():
         packages.update(dict.fromkeys((request.get("trainer") or {}).get("packages") or ()))
-    ranges = [each for each in packages if not _is_exact(each)]
+    ranges = [strip_options(each) for each in packages if not _is_exact(each)]
     if ranges:
         more = f" and {len(ranges) - _MAX_NAMED} more" if len(ranges) > _MAX_NAMED else ""
         named = ", ".join(ranges[:_MAX_NAMED])
@@ -99,7 +100,7 @@ def find_warnings(definition: Definition) -> Iterator[str]:
 
 def _is_exact(requirement: str) -> bool:
     """Return whether a requirement names one version: by ``==``, or by the path or URL of a distribution."""
-    specifier = requirement.partition(";")[0]
+    specifier = strip_options(requirement).partition(";")[0]
     return ("==" in specifier and "*" not in specifier) or "/" in specifier or validation.is_placeholder(specifier)
 
 

@@ -210,14 +210,18 @@ def _flatten_trainer(trainer: Trainer | None, overrides: dict[str, Any], folder:
         return None
     if isinstance(trainer, CustomTrainer):
         project = None if trainer.code is None else read_project(trainer.code, folder)
-        packages = trainer.packages_to_install
-        if isinstance(packages, str):
-            packages = requirements_file.read_requirements(packages, project.root if project else folder or Path.cwd())
+        packages = requirements_file.read_packages(
+            trainer.packages_to_install or (),
+            trainer.pip_index_urls,
+            project.root if project else folder or Path.cwd(),
+            project,
+            has_index=any(name.startswith("PIP_") for name in trainer.env or ()),
+        )
         data = {
             "kind": "custom",
-            "code": serializer.package(trainer.func, trainer.func_args, trainer.packaging, project),
-            "packages": list(packages or ()),
-            "pip_index_urls": list(trainer.pip_index_urls) if trainer.packages_to_install else [],
+            "code": serializer.package(trainer.func, trainer.func_args, trainer.packaging, packages.project),
+            "packages": packages.requirements,
+            "pip_index_urls": packages.index_urls if trainer.packages_to_install else [],
             "result_uri": trainer.result_uri,
             "code_uri": trainer.code_uri if project else None,
             **_flatten_nodes(trainer),

@@ -48,8 +48,8 @@ class CustomTrainer:
         func_args: Keyword arguments of the function: plain JSON values. The default is none.
         image: Container image (``spec.trainer.image``). The default is the runtime's image.
         packages_to_install: Requirements that pip installs before the function runs, such as ``["scikit-learn>=1.5"]``;
-            or the path of a ``requirements.txt``, ``pyproject.toml`` or ``uv.lock`` that lists them, relative to the
-            folder of `code`.
+            the path of a ``requirements.txt``, ``pyproject.toml`` or ``uv.lock`` that lists them, relative to the
+            folder of `code`; or a list of both. ``"name --index-url=URL"`` comes from this index only.
         pip_index_urls: Package indexes: the first is ``--index-url``, the others ``--extra-index-url``. The default is
             the environment variable ``DEFAULT_PIP_INDEX_URLS`` (comma-separated), else pip's own configuration.
         num_nodes: Number of nodes, at least 1 (``spec.trainer.numNodes``). The default is the runtime's number.

@@ -325,7 +325,7 @@ def test_what_a_partitioned_dag_never_has_and_never_starts_is_a_warning(lint, mo
 def test_packages_without_an_exact_version_are_a_warning(lint, monkeypatch):
     errors = io.StringIO()
     monkeypatch.setattr(sys, "stderr", errors)
-    exact = ["numpy==2.1.0 ; python_version >= '3.10'", "tool @ https://example.com/tool.whl", "./wheels/x.whl"]
+    exact = ["numpy==2.1.0 ; python_version >= '3.10'", "tool @ https://example.com/tool.whl", "/srv/wheels/x.whl"]
     ranges = ["pandas", "torch>=2.1", "scikit-learn==1.*", "tqdm; python_version=='3.12'"]
     trainer = f"CustomTrainer(train, {{'lr': 1}}, packages_to_install={exact + ranges!r})"
     assert lint(operator(f"trainer={trainer}")) == (0, [])
@@ -334,6 +334,42 @@ def test_packages_without_an_exact_version_are_a_warning(lint, monkeypatch):
     errors.truncate(0)
     assert lint(operator(f"trainer=CustomTrainer(train, {{'lr': 1}}, packages_to_install={exact!r})")) == (0, [])
     assert "warning" not in errors.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "pyproject.toml",
+            "[project]\ndependencies = ['tools']\n[tool.uv.sources]\ntools = { index = 'team' }\n",
+            "packages_to_install: pyproject.toml: tools in tool.uv.sources says where packages come from",
+        ),
+        (
+            "requirements.txt",
+            "--extra-index-url https://team.example.com/simple\ntools\n",
+            "packages_to_install: tools has no hash, and pip would take it from any of several indexes",
+        ),
+        (
+            "requirements.txt",
+            "-e ../shared",
+            "packages_to_install: requirements.txt:1: ../shared is on this machine only",
+        ),
+    ],
+)
+def test_packages_whose_source_cannot_travel_are_a_problem(lint, tmp_path, name, text, message):
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / name).write_text(text)
+    code, (problem,) = lint(operator(f"trainer=CustomTrainer(train, {{'lr': 1}}, packages_to_install={name!r})"))
+    assert code == 2
+    assert message in problem["problem"]
+
+
+def test_a_package_with_its_index_but_no_exact_version_is_a_warning(lint, monkeypatch):
+    errors = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", errors)
+    packages = ["tools>=1 --index-url=https://team.example.com/simple"]
+    assert lint(operator(f"trainer=CustomTrainer(train, {{'lr': 1}}, packages_to_install={packages!r})")) == (0, [])
+    assert "packages_to_install: tools>=1: no exact version" in errors.getvalue()
 
 
 QUEUED = operator("trainer=CustomTrainer(train, {'lr': 1}), options=[{'QueueName': 'nightly'}]")

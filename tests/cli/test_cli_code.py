@@ -50,6 +50,14 @@ def test_a_large_project_travels_through_the_given_place(trainjob, project):
     assert json.loads(done.stdout)["code"].startswith("file:///place/")
 
 
+def test_the_packages_of_a_file_and_further_ones_are_installed(trainjob, project):
+    (project / "requirements.txt").write_text("scipy==1.15.3 --hash=sha256:00\n")
+    arguments = ("tides.train:main", "--code", str(project), "-r", "requirements.txt", "-p", "numpy", "-a", "x=4")
+    done = trainjob("render", *arguments, "--runtime", "python", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["environment"]["packages"] == ["numpy", "scipy==1.15.3 --hash=sha256:00"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -59,7 +67,6 @@ def test_a_large_project_travels_through_the_given_place(trainjob, project):
         (("--image", "x:1", "--code", "."), "--code cannot be used without a training function"),
         (("tides.train:main", "--code", ".", "--code-uri", "/place"), "code_uri must be s3://"),
         (("tides.train:main", "--code-uri", "s3://place"), "there is no code"),
-        (("tides.train:main", "-r", "requirements.txt", "-p", "numpy"), "cannot be used together"),
     ],
 )
 def test_what_cannot_be_submitted_is_refused_in_one_line(trainjob, project, monkeypatch, arguments, message):

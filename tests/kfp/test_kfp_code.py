@@ -4,6 +4,7 @@ import random
 
 import pytest
 from kfp import dsl
+from package_index import serve_index
 from s3_storage import serving
 from s3_storage.memory import MemoryStorage
 
@@ -32,6 +33,27 @@ def test_a_task_trains_with_the_files_that_were_packed_when_the_pipeline_was_com
 
     with host_runner(tmp_path / "runs"):
         assert pipeline(args={"x": 21}).output == {"y": 42}
+
+
+def test_a_task_trains_with_the_package_of_the_index_that_its_file_names(tmp_path, project, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    with serve_index(tmp_path / "default") as default, serve_index(tmp_path / "team") as team:
+        default.add("tools", "1.0", "namesake")
+        digest = team.add("tools", "1.0", "team")
+        monkeypatch.setenv("PIP_INDEX_URL", default.url)
+        monkeypatch.setenv("UV_DEFAULT_INDEX", default.url)
+        (project / "train.py").write_text("import tools\n\ndef main(x: int):\n    return {'y': tools.VALUE}\n")
+        (project / "requirements.txt").write_text(f"-i {team.url}\ntools==1.0 --hash={digest}\n")
+
+        @dsl.pipeline
+        def pipeline(args: dict) -> dict:
+            trainer = CustomTrainer("train:main", code=project, packages_to_install="requirements.txt")
+            trained = train_task(trainer=trainer, runtime="python", wait=True, func_args=args)
+            return trained.outputs["result"]
+
+        with host_runner(tmp_path / "runs"):
+            assert pipeline(args={"x": 21}).output == {"y": "team"}
 
 
 @pytest.fixture

@@ -55,6 +55,7 @@ from trainer_core.node.checkpoints import finish, release
 from trainer_core.node.load_function import unpack_project
 from trainer_core.node.progress import PREFIX, flush, reset
 from trainer_core.node.project import ProjectError
+from trainer_core.node.requirement import strip_options
 from trainer_core.node.termination import parse_record, report_error, report_result
 from trainer_core.readable_log import format_log_line
 from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
@@ -114,9 +115,9 @@ class DebugBackend(Backend):
         if trainer is not None and trainer.kind != "custom":
             raise UnsupportedError("the debug backend can only call functions; use a CustomTrainer with a function")
         if trainer is not None and trainer.packages:
+            names = ", ".join(map(strip_options, trainer.packages))
             raise UnsupportedError(
-                f"the debug backend runs in this interpreter; install {', '.join(trainer.packages)} into it and remove "
-                "packages_to_install"
+                f"the debug backend runs in this interpreter; install {names} into it and remove packages_to_install"
             )
         options = {
             "RuntimePatch": request.patches,

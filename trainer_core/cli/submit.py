@@ -55,7 +55,7 @@ Requirements = Annotated[
     typer.Option(
         "--requirements",
         "-r",
-        help="Instead of --package: requirements.txt, pyproject.toml or uv.lock with the packages, relative to --code.",
+        help="requirements.txt, pyproject.toml or uv.lock with packages to install, relative to --code.",
     ),
 ]
 Code = Annotated[
@@ -359,15 +359,13 @@ def _build_function_trainer(function: str, arg: list[str] | None, flags: dict[st
     code = flags["code"]
     is_reference = code or flags["packaging"] == "reference"
     load: Callable[[str], Any] = str if is_reference else definition_file.import_function
-    if flags["package"] and flags["requirements"]:
-        raise InvalidRequestError("--package and --requirements cannot be used together; add the package to the file")
     return CustomTrainer(
         func=load(function),
         func_args=parse_arguments(arg) or None,
         image=flags["image"],
         num_nodes=flags["nodes"],
         num_proc_per_node=flags["procs_per_node"],
-        packages_to_install=flags["requirements"] or flags["package"] or None,
+        packages_to_install=[*filter(None, [flags["requirements"]]), *(flags["package"] or ())] or None,
         code_uri=flags["code_uri"],
         code=code[0] if code and len(code) == 1 and _is_project(code[0]) else code or None,
         env=parse_key_values("--env", flags["env"]) or None,

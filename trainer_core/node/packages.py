@@ -12,22 +12,31 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from . import files, locks
+from .requirement import HASH, INDEX, strip_options
 
 #: File of an environment that is created last: the environment is complete.
 MARKER = "trainjob-ready"
 _LAST_LINES = 20
-_PIP = ("install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--requirement")
+_PIP = ("install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off")
+_CREDENTIALS = re.compile("(?<=://)[^/@]+@")
+_INDEX_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
+#: What pip and uv would take from beside the only index of a package.
+_OTHER_SOURCES = (
+    *("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX"),
+    *("UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_NO_INDEX"),
+)
 
 
 class PackageInstallError(Exception):
@@ -44,23 +53,24 @@ def ensure_packages(wanted: Mapping[str, Any]) -> str:
     """Return the Python interpreter that has the packages, after installing them if necessary."""
     if not wanted["packages"]:
         return sys.executable
+    named = _named(wanted["packages"])
     try:
         folder = _folder(wanted)
         environment = folder / "environment"
-        install = partial(_install, requirements=folder / "requirements.txt", wanted=wanted)
+        install = partial(_install, wanted=wanted)
         build_environment(environment, folder, importlib.util.find_spec("pip") is None, install)
     except ImportError:
         raise PackageInstallError(
-            f"{_named(wanted)} cannot be installed: this image's Python has no venv module; use an image with "
+            f"{named} cannot be installed: this image's Python has no venv module; use an image with "
             "venv or with the packages"
         ) from None
     except subprocess.CalledProcessError:
         raise PackageInstallError(
-            f"{_named(wanted)} cannot be installed: this image has neither pip nor ensurepip; use an image with "
+            f"{named} cannot be installed: this image has neither pip nor ensurepip; use an image with "
             "pip or with the packages"
         ) from None
     except OSError as error:
-        raise PackageInstallError(f"{_named(wanted)} cannot be installed: {error}") from error
+        raise PackageInstallError(f"{named} cannot be installed: {error}") from error
     # Commands of the packages are on PATH, too.
     os.environ["PATH"] = os.pathsep.join([str(environment / "bin"), os.environ.get("PATH") or os.defpath])
     os.environ["VIRTUAL_ENV"] = str(environment)
@@ -115,12 +125,59 @@ def _list_site_folders() -> list[str]:
     return [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
 
 
-def _install(python: Path, requirements: Path, wanted: Mapping[str, Any]) -> None:
-    requirements.write_text("\n".join(wanted["packages"]) + "\n", encoding="utf-8")
-    code, last = _run([str(python), "-m", "pip", *_PIP, str(requirements)], _settings(wanted["index_urls"]))
-    if code != 0:
-        reason = next((line for line in last if line.startswith("ERROR: ")), f"exit code {code}")
-        raise PackageInstallError(f"pip could not install {_named(wanted)}: {reason}", "\n".join(last))
+def plan_installs(python: Path, wanted: Mapping[str, Any]) -> Iterator[tuple[str, list[str], dict[str, str]]]:
+    """Yield the calls of pip or uv, each when the one before has ended: names, arguments and variables.
+
+    pip knows no index of a single package, and wants hashes of all packages or of none. So packages with hashes or an
+    index are installed first, index by index and without what they need: with hashes, that is in the list. Then follow
+    the others, and what a package without hashes needs, with the versions that are there.
+    """
+    folder = python.parents[1]
+    before = set(_list_installed(folder))
+    calls: dict[tuple[str, bool], list[str]] = {}
+    for package in wanted["packages"]:
+        index, is_hashed = INDEX.search(package), bool(HASH.search(package))
+        if index or is_hashed:
+            calls.setdefault((index[1] if index else "", is_hashed), []).append(package)
+    for (index_url, is_hashed), packages in calls.items():
+        options = ["--no-deps", *(["--require-hashes"] if is_hashed else [])]
+        file = _write(folder, "requirements.txt", [INDEX.sub("", each) for each in packages])
+        variables = _only_index(index_url, wanted["index_urls"]) if index_url else {}
+        if is_hashed:
+            variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # The hashes decide, and not the order of the indexes.
+        yield _named(packages), [*options, *file], variables
+    rest = [INDEX.sub("", each) for each in wanted["packages"] if not HASH.search(each)]
+    if rest:
+        present = [each for each in _list_installed(folder) if each not in before]
+        constraints = _write(folder, "constraints.txt", present) if calls else []
+        yield _named(rest), [*constraints, *_write(folder, "requirements.txt", rest)], {}
+
+
+def _only_index(index: str, index_urls: list[str]) -> dict[str, str]:
+    """Return the variables with which pip and uv know one index, with the user that the job's variables have for it."""
+    known = [*index_urls, *(url for name in _INDEX_VARIABLES for url in os.environ.get(name, "").split())]
+    url = next((each for each in known if _CREDENTIALS.sub("", each).rstrip("/") == index.rstrip("/")), index)
+    return {**dict.fromkeys(_OTHER_SOURCES, ""), "PIP_INDEX_URL": url, "UV_DEFAULT_INDEX": url, "UV_NO_CONFIG": "1"}
+
+
+def _write(folder: Path, name: str, lines: list[str]) -> list[str]:
+    """Write a file for pip and return the arguments that name it."""
+    (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return ["--requirement" if name == "requirements.txt" else "--constraint", str(folder / name)]
+
+
+def _list_installed(folder: Path) -> list[str]:
+    """Return ``name==version`` of what is in an environment, without what it sees of another one."""
+    return ["==".join(each.stem.split("-", 1)) for each in folder.glob("lib/python*/site-packages/*.dist-info")]
+
+
+def _install(python: Path, wanted: Mapping[str, Any]) -> None:
+    for named, arguments, variables in plan_installs(python, wanted):
+        settings = {**_settings(wanted["index_urls"]), **variables}
+        code, last = _run([str(python), "-m", "pip", *_PIP, *arguments], settings)
+        if code != 0:
+            reason = next((line for line in last if line.startswith("ERROR: ")), f"exit code {code}")
+            raise PackageInstallError(f"pip could not install {named}: {reason}", "\n".join(last))
 
 
 def _settings(index_urls: list[str]) -> dict[str, str]:
@@ -150,5 +207,5 @@ def _run(command: list[str], settings: dict[str, str]) -> tuple[int, list[str]]:
     return process.returncode, list(last)
 
 
-def _named(wanted: Mapping[str, Any]) -> str:
-    return ", ".join(wanted["packages"])
+def _named(packages: list[str]) -> str:
+    return ", ".join(map(strip_options, packages))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainer_core import resources, validation
 from trainer_core.config import CONFIGS
 from trainer_core.options.base import AnyTrainer, BaseOption, get_backend_class, section
+from trainer_core.packaging.requirements_file import is_requirements_file
 from trainer_core.runtimes import Runtime
 from trainer_core.secrets import redact
 from trainer_core.trainers import CustomTrainer
@@ -81,6 +82,8 @@ class OnBackend(BaseOption):
             validation.check_string("OnBackend runtime", runtime, "torch-distributed")
         resources.check_resources("OnBackend resources_per_node", resources_per_node)
         validation.check_packages("OnBackend packages_to_install", packages_to_install)
+        if any(map(is_requirements_file, packages_to_install or ())):
+            raise ValueError("OnBackend packages_to_install takes packages and no file; give the file to the trainer")
         self.backend = backend
         self.options = options
         self.image = image

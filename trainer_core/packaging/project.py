@@ -76,10 +76,15 @@ class Project:
     executable: frozenset[str] = frozenset()
     #: Folders that their paths get in the job: ``my_package`` if the root is a folder of a package.
     top: str = ""
+    #: Further folders below which modules are imported, relative to the root.
+    roots: tuple[str, ...] = ()
 
     def with_top(self, top: str) -> Project:
         """Return the project with other folders above its files."""
         return replace(self, top=top)
+
+    def list_roots(self) -> tuple[str, ...]:
+        return tuple(map(self._place, self.roots))
 
     def list_paths(self) -> list[str]:
         return [self._place(path) for path in sorted(self.files)]

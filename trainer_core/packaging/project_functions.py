@@ -77,7 +77,7 @@ def list_roots(project: Project) -> tuple[str, ...]:
     """Return the folders below which modules are imported: a folder ``src`` that is no package, and the top."""
     paths = project.list_paths()
     has_src = "src/__init__.py" not in paths and any(path.startswith("src/") and path.endswith(".py") for path in paths)
-    return ("src", "") if has_src else ("",)
+    return (*(("src", "") if has_src else ("",)), *project.list_roots())
 
 
 def read_signature(reference: str, module: Module) -> Callable[..., Any] | None:

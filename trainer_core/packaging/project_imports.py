@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+from trainer_core.node.requirement import strip_options
 from trainer_core.packaging.project import read_files
 
 #: Every job has it, and images of the runtimes have the others.
@@ -180,7 +181,8 @@ def _is_installed(module: str, packages: Sequence[str]) -> bool:
         return True
     names = [_normalize(match[0]) for match in map(_REQUIREMENT_NAME.match, packages) if match]
     # A requirement without a name, such as a URL, may contain anything.
-    is_unnamed = any("://" in package and "@" not in package.partition("://")[0] for package in packages)
+    texts = map(strip_options, packages)
+    is_unnamed = any("://" in package and "@" not in package.partition("://")[0] for package in texts)
     wanted = _normalize(_DISTRIBUTIONS.get(module, module))
     return is_unnamed or any(wanted in name for name in names)
 

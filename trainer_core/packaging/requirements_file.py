@@ -1,7 +1,8 @@
 """Read the packages that a project needs from its requirements.txt, pyproject.toml or uv.lock.
 
 The request contains what the file says when it is packaged: a retry installs the same. The versions are exact where the
-file has exact versions, as a uv.lock always has.
+file has exact versions, as a uv.lock always has. Where a file says which index has a package, and what its hashes are,
+the requirement has ``--index-url=`` and ``--hash=`` behind it; `node.packages` installs by them.
 """
 
 from __future__ import annotations
@@ -12,44 +13,110 @@ import itertools
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, urlsplit, urlunsplit
+from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
 from trainer_core import validation
+from trainer_core.node.requirement import HASH, INDEX, strip_options
+from trainer_core.packaging.project import Project
+from trainer_core.secrets import has_credentials
 
 _COMMENT = re.compile(r"(^|\s+)#.*$")
 #: The project itself, which travels as files.
 _ITSELF = re.compile(r"(-e\s+|--editable[ =]\s*)?\.(/)?")
-_INCLUDE = re.compile(r"(?:-r|--requirement)[ =]?\s*(\S.*)")
+_OPTION = re.compile(r"(-[a-zA-Z]|--[\w-]+)[ =]?\s*(.*)")
+_ARCHIVES = (".whl", ".zip", ".tar.gz")
+#: A version such as ``2.6.0+cpu``, which the public index does not take.
+_LOCAL_VERSION = re.compile(r"==[^;,\s]+\+")
+_DEFAULT_INDEX = "https://pypi.org/simple"
+_LOCKED_FOLDERS = ("editable", "directory", "virtual")
 _MAX_DEPTH = 10
+#: What says in Poetry's table where a package comes from.
+_SOURCE_KEYS = frozenset({"path", "git", "url", "source"})
 
 
 def is_requirements_file(path: str) -> bool:
-    """Return whether a path has the name of a file that `read_requirements` reads."""
-    return path.endswith(".txt") or Path(path).name in ("pyproject.toml", "uv.lock")
+    """Return whether a path has the name of a file that `read_packages` reads."""
+    return "://" not in path and (path.endswith(".txt") or Path(path).name in ("pyproject.toml", "uv.lock"))
 
 
-def read_requirements(file: str, folder: Path) -> list[str]:
-    path = folder / file
-    if path.name == "uv.lock":
-        found = _read_uv_lock(_read_toml(path), path)
-    elif path.name == "pyproject.toml":
-        found = _read_pyproject(_read_toml(path), path)
-    else:
-        found = list(_read_lines(path, 0))
-    validation.check_packages(f"packages_to_install ({path.name})", found)
-    return list(dict.fromkeys(found))
+@dataclass
+class Packages:
+    """What a job installs."""
+
+    folder: Path
+    #: The files that travel: local packages are among them.
+    project: Project | None
+    requirements: list[str] = field(default_factory=list)
+    #: The indexes that files name for all their packages.
+    index_urls: list[str] = field(default_factory=list)
+    extra_urls: list[str] = field(default_factory=list)
+    #: Folders of local packages: the name, and what they need.
+    local: dict[Path, tuple[str, list[str]]] = field(default_factory=dict)
+
+
+def read_packages(
+    given: str | Sequence[str],
+    index_urls: Sequence[str],
+    folder: Path,
+    project: Project | None = None,
+    *,
+    has_index: bool = False,
+) -> Packages:
+    """Return the packages that a trainer names; `has_index`: its environment variables name indexes for pip."""
+    packages = Packages(folder.resolve(), project)
+    for entry in [given] if isinstance(given, str) else given:
+        if is_requirements_file(entry):
+            path = folder / entry
+            found = list(dict.fromkeys(_read_file(path, packages)))
+            if packages.extra_urls:
+                packages.index_urls = [*(packages.index_urls or [_DEFAULT_INDEX]), *packages.extra_urls]
+                packages.extra_urls = []
+            _check_indexes(f"packages_to_install: {path.name}", found, packages, index_urls, has_index)
+            validation.check_packages(f"packages_to_install ({path.name})", found)
+            packages.requirements += found
+        elif entry.startswith(("./", "../")):
+            _add_local(entry, folder, "packages_to_install", packages)
+        else:
+            packages.requirements.append(entry)
+    in_doubt = [each for each in packages.requirements if not HASH.search(each)]
+    if len(packages.index_urls) > 1 and in_doubt:
+        raise ValueError(
+            f"packages_to_install: {strip_options(in_doubt[0])} has no hash, and pip would take it from any of several "
+            f"indexes, such as {packages.index_urls[1]}; give a uv.lock, or a file with hashes"
+        )
+    if len(packages.index_urls) == 1:
+        only = f" --index-url={packages.index_urls[0]}"
+        packages.requirements = [each + only if _is_by_name(each) else each for each in packages.requirements]
+    packages.index_urls = packages.index_urls or list(index_urls)
+    _check_local(packages)
+    return packages
+
+
+def _check_indexes(
+    where: str, found: Sequence[str], packages: Packages, index_urls: Sequence[str], has_index: bool
+) -> None:
+    """Check the indexes of a file, and packages that need one."""
+    if packages.index_urls and index_urls and packages.index_urls != list(index_urls):
+        raise ValueError(f"{where} names indexes, and pip_index_urls others; leave one of them out")
+    local = [each for each in found if _is_by_name(each) and not HASH.search(each) and _LOCAL_VERSION.search(each)]
+    if local and not (packages.index_urls or index_urls or has_index):
+        raise ValueError(
+            f"{where}: {local[0]} is not on the public index, and the file does not name its index; write --index-url "
+            "into the file, give pip_index_urls, or give a uv.lock"
+        )
 
 
 def suggest_requirements(module: str, folder: Path) -> str | None:
     """Return how to install a module that a project's pyproject.toml names; None if it does not."""
+    path = folder / "pyproject.toml"
     try:
-        named = read_requirements("pyproject.toml", folder)
+        names = map(_get_name, _list_dependencies(_read_toml(path), path))
     except ValueError:
         return None
-    names = {re.split(r"[^\w.-]", each, maxsplit=1)[0].lower().replace("_", "-") for each in named}
-    is_named = module.partition(".")[0].lower().replace("_", "-") in names
+    is_named = _normalize(module.partition(".")[0]) in names
     return "pyproject.toml names it: add -r pyproject.toml" if is_named else None
 
 
@@ -70,59 +137,256 @@ def _read_toml(path: Path) -> Mapping[str, Any]:
     return data
 
 
-def _read_lines(path: Path, depth: int) -> Iterator[str]:
+def _read_file(path: Path, packages: Packages) -> Iterator[str]:
+    if path.name == "uv.lock":
+        yield from sorted(_read_uv_lock(path, packages))
+    elif path.name == "pyproject.toml":
+        yield from _read_pyproject(path)
+    else:
+        yield from _read_lines(path, 0, packages)
+
+
+def _read_lines(path: Path, depth: int, packages: Packages) -> Iterator[str]:
     """Yield the requirements of a requirements.txt and of those that it includes."""
     if depth > _MAX_DEPTH:
         raise ValueError(f"packages_to_install: {path} includes itself; remove the -r")
     text = _read_text(path).replace("\\\n", " ")
     for number, raw in enumerate(text.splitlines(), 1):
-        line = _COMMENT.sub("", raw).strip()
+        line = " ".join(_COMMENT.sub("", raw).split()).replace("--hash ", "--hash=")
+        where = f"packages_to_install: {path.name}:{number}"
         if not line or _ITSELF.fullmatch(line):
             continue
-        included = _INCLUDE.fullmatch(line)
-        if included:
-            yield from _read_lines(path.parent / included[1], depth + 1)
+        option = _OPTION.fullmatch(line)
+        name, value = (option[1], option[2]) if option else ("", line)
+        if name in ("-r", "--requirement"):
+            yield from _read_lines(path.parent / value, depth + 1, packages)
+        elif name in ("-i", "--index-url", "--extra-index-url"):
+            _check_index(value, f"{where}: {name}")
+            (packages.extra_urls if name == "--extra-index-url" else packages.index_urls).append(value)
+        elif name in ("-e", "--editable") or _get_local(line):
+            _add_local(_get_local(value) or value, path.parent, where, packages)
         else:
-            _check_line(line, f"packages_to_install: {path.name}:{number}")
-            yield " ".join(line.split())
+            _check_line(line, where)
+            yield line
 
 
 def _check_line(line: str, where: str) -> None:
-    option = next((word for word in line.split() if word.startswith("-")), None)
+    option = next((word for word in HASH.sub("", line).split() if word.startswith("-")), None)
     if option is None:
         return
     # Not quoted: a URL may contain a password.
     name = option.partition("=")[0]
     remedies = {
-        "--index-url": "give pip_index_urls",
-        "-i": "give pip_index_urls",
-        "--extra-index-url": "give pip_index_urls",
-        "--hash": "export the file without hashes (uv export --no-hashes)",
+        "--find-links": "give pip_index_urls",
+        "-f": "give pip_index_urls",
         "-c": "write the versions into the file",
         "--constraint": "write the versions into the file",
-        "-e": "name its folder in code",
-        "--editable": "name its folder in code",
     }
     raise ValueError(f"{where}: {name} is not supported; {remedies.get(name, 'remove it')}")
 
 
-def _read_pyproject(data: Mapping[str, Any], path: Path) -> list[str]:
-    project = data.get("project")
-    dependencies = project.get("dependencies") if isinstance(project, Mapping) else None
+def _check_index(url: str, where: str) -> None:
+    if has_credentials(url) or "${" in url:
+        raise ValueError(
+            f"{where} has a user, password or token, which would be readable in the job; write the URL without, and "
+            "give the one with it as env={'PIP_EXTRA_INDEX_URL': SecretRef(name, key)}"
+        )
+    if not re.fullmatch(r"https?://\S+", url):
+        raise ValueError(f"{where} is no index that the job can reach; give an http(s) URL")
+
+
+def _get_name(requirement: str) -> str:
+    return _normalize(re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0])
+
+
+def _normalize(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _is_by_name(requirement: str) -> bool:
+    """Return whether an index is asked for a requirement, and it names none itself."""
+    return not INDEX.search(requirement) and "/" not in strip_options(requirement).partition(";")[0]
+
+
+def _get_local(requirement: str) -> str | None:
+    """Return the path of this machine that a requirement of a file is; None if it is something else."""
+    head = strip_options(requirement).partition(";")[0].strip()
+    path = head.partition(" @ ")[2] or head
+    if path.startswith("file:"):
+        return unquote(urlsplit(path).path)
+    is_path = "://" not in path and ("/" in path or path in (".", "..") or path.endswith(_ARCHIVES))
+    return path if is_path else None
+
+
+def _add_local(path: str, base: Path, where: str, packages: Packages, *, is_locked: bool = False) -> None:
+    """Let a package of this machine travel: it must be a folder of the project, which is imported from there."""
+    # uv export writes paths relative to the workspace, also into the file of a member.
+    places = [each / path for each in (base.resolve(), *base.resolve().parents)]
+    folder = next((each for each in places if each.exists()), places[0]).resolve()
+    project = packages.project
+    if project is None or not folder.is_dir() or not folder.is_relative_to(project.root):
+        raise ValueError(
+            f"{where}: {path} is on this machine only; give code a folder that contains it as a folder of modules, or "
+            "name a package of an index"
+        )
+    if folder == packages.folder or folder in packages.local:
+        return
+    inside = folder.relative_to(project.root).as_posix()
+    files = [each[len(inside) + 1 :] for each in project.files if each.startswith(f"{inside}/")]
+    root = "/src" if any(re.fullmatch(r"src/.+\.py", each) for each in files) else ""
+    if not root and not any(re.fullmatch(r"(?!setup\.py)[^/]+\.py|[^/]+/__init__\.py", each) for each in files):
+        raise ValueError(f"{where}: no module in {inside} or {inside}/src travels; check code and the ignore files")
+    pyproject = folder / "pyproject.toml"
+    named = _get_table(_read_toml(pyproject), "project") if pyproject.is_file() else {}
+    if not is_locked and (not named or "dependencies" in (named.get("dynamic") or ())):
+        raise ValueError(f"{where}: {inside} has no pyproject.toml with its dependencies; write them there")
+    packages.local[folder] = (
+        str(named.get("name")),
+        [] if is_locked else [str(each) for each in named.get("dependencies") or ()],
+    )
+    packages.project = replace(project, roots=(*project.roots, f"{inside}{root}"))
+
+
+def _check_local(packages: Packages) -> None:
+    """Check that all is named that local packages need, since nothing installs them."""
+    names = {*map(_get_name, packages.requirements), *(_normalize(name) for name, _ in packages.local.values())}
+    for name, needed in packages.local.values():
+        missing = next((each for each in needed if ";" not in each and _get_name(each) not in names), None)
+        if missing:
+            raise ValueError(
+                f"packages_to_install: {name} travels as files and needs {missing}, which is not listed; add it, or "
+                "give a uv.lock"
+            )
+
+
+def _get_table(data: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """Return a table inside of another one; an empty one if it is none."""
+    for key in keys:
+        inner = data.get(key)
+        data = inner if isinstance(inner, Mapping) else {}
+    return data
+
+
+def _list_tables(data: Mapping[str, Any], *keys: str) -> list[Mapping[str, Any]]:
+    listed = _get_table(data, *keys[:-1]).get(keys[-1])
+    return [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else []
+
+
+def _list_dependencies(data: Mapping[str, Any], path: Path) -> list[str]:
+    dependencies = _get_table(data, "project").get("dependencies")
     if not isinstance(dependencies, list):
         raise ValueError(f"packages_to_install: {path} has no list dependencies in [project]; write one, or list them")
     return [str(each) for each in dependencies]
 
 
-def _read_uv_lock(data: Mapping[str, Any], path: Path) -> list[str]:
-    """Return the exact versions of what the project needs, with markers; no extras or groups, as `uv sync --no-dev`."""
-    packages = [each for each in data.get("package", []) if isinstance(each, Mapping)]
-    projects = [each for each in packages if {"virtual", "editable"} & set(each.get("source", {}))]
-    own = [each for each in projects if (each["source"].get("virtual") or each["source"].get("editable")) == "."]
-    if len(own) != 1:
-        raise ValueError(f"packages_to_install: {path} is not the lock file of its folder; write it by uv lock")
-    markers = _collect_markers(packages, packages.index(own[0]))
-    return sorted(_format_locked(packages[index], path) + _format_markers(parts) for index, parts in markers.items())
+def _read_pyproject(path: Path) -> list[str]:
+    """Return the dependencies of a project, of which no table of a tool says where they come from."""
+    data = _read_toml(path)
+    dependencies = _list_dependencies(data, path)
+    source = next(_find_sources(data, path, set(map(_get_name, dependencies))), None)
+    if source is not None:
+        raise ValueError(
+            f"packages_to_install: {path.name}: {source} says where packages come from, which only its tool reads; "
+            "give the uv.lock, or a requirements.txt with hashes (uv export, poetry export)"
+        )
+    return dependencies
+
+
+def _find_sources(data: Mapping[str, Any], path: Path, names: set[str]) -> Iterator[str]:
+    """Yield the entries of uv, Poetry and PDM that take packages from somewhere else than the default index."""
+    uv, poetry = _get_table(data, "tool", "uv"), _get_table(data, "tool", "poetry")
+    settings = path.with_name("uv.toml")  # uv reads it instead of the table.
+    uv = {**uv, **_read_toml(settings)} if settings.is_file() else uv
+    yield from (f"{name} in tool.uv.sources" for name in _get_table(uv, "sources") if _normalize(name) in names)
+    for name, each in _get_table(poetry, "dependencies").items():
+        entries = each if isinstance(each, list) else [each]
+        has_source = any(isinstance(entry, Mapping) and _SOURCE_KEYS & entry.keys() for entry in entries)
+        if has_source and _normalize(name) in names:
+            yield f"{name} in tool.poetry.dependencies"
+    for each in (
+        *_list_tables(uv, "index"),
+        *_list_tables(poetry, "source"),
+        *_list_tables(data, "tool", "pdm", "source"),
+    ):
+        is_explicit = each.get("explicit") or each.get("priority") == "explicit"
+        if not is_explicit and not _is_default(str(each.get("url", _DEFAULT_INDEX))):
+            yield f"the index {each.get('name')}"
+    yield from (f"{key} of uv" for key in ("index-url", "extra-index-url", "find-links") if uv.get(key))
+
+
+def _read_uv_lock(given: Path, packages: Packages) -> Iterator[str]:
+    """Yield the exact versions of what the project needs, with markers; no extras or groups, as `uv sync --no-dev`.
+
+    The project is the member of the workspace in whose folder the lock file is named or, if the file is there, the code
+    is.
+    """
+    folder = given.parent.resolve()
+    path = next((each / given.name for each in (folder, *folder.parents) if (each / given.name).exists()), given)
+    top = path.parent.resolve()
+    if top == folder and packages.folder.is_relative_to(top):
+        folder = packages.folder
+    entries = _list_tables(_read_toml(path), "package")
+    members = {(top / _get_folder(each)).resolve(): index for index, each in enumerate(entries) if _get_folder(each)}
+    own = next((each for each in (folder, *folder.parents) if each in members), None)
+    if own is None:
+        raise ValueError(
+            f"packages_to_install: {path} is not the lock file of its folder; write it by uv lock, or give "
+            "'path/to/member/uv.lock' for a member of the workspace"
+        )
+    markers = _collect_markers(entries, members[own])
+    if (
+        packages.project
+        and own.is_relative_to(packages.project.root)
+        and "virtual" not in entries[members[own]]["source"]
+    ):
+        _add_local(".", own, f"packages_to_install: {path.name}", packages, is_locked=True)
+    for index, parts in markers.items():
+        yield from _format_locked(entries[index], _format_markers(parts), path, packages)
+
+
+def _format_locked(package: Mapping[str, Any], marker: str, path: Path, packages: Packages) -> Iterator[str]:
+    name, source = package.get("name"), _get_table(package, "source")
+    where = f"packages_to_install: {path.name}: {name}"
+    if "registry" in source:
+        index = str(source["registry"])
+        _check_index(index, f"{where}: its index")
+        option = "" if _is_default(index) else f" --index-url={index}"
+        yield f"{name}=={package.get('version')}{marker}{option}{_format_hashes(package)}"
+    elif "git" in source:
+        url = urlsplit(str(source["git"]))
+        inside = parse_qs(url.query).get("subdirectory")
+        place = urlunsplit((url.scheme, url.netloc, url.path, "", ""))
+        yield f"{name} @ git+{place}@{url.fragment}" + (f"#subdirectory={inside[0]}" if inside else "") + marker
+    elif "url" in source:
+        inside = source.get("subdirectory")
+        place = f"{source['url']}#subdirectory={inside}" if inside else source["url"]
+        yield f"{name} @ {place}{marker}{_format_hashes(package)}"
+    elif "virtual" not in source:
+        _add_local(_get_folder(package) or str(source.get("path")), path.parent, where, packages, is_locked=True)
+
+
+def _is_default(url: str) -> bool:
+    return url.rstrip("/") == _DEFAULT_INDEX
+
+
+def _get_folder(package: Mapping[str, Any]) -> str:
+    """Return the folder of a package of the lock file that is one, relative to the file; else an empty text."""
+    source = _get_table(package, "source")
+    return next((str(source[kind]) for kind in _LOCKED_FOLDERS if kind in source), "")
+
+
+def _format_hashes(package: Mapping[str, Any]) -> str:
+    """Return the hashes of the source and of the wheels that Linux, or else this machine, can install."""
+    sdist, wheels = _get_table(package, "sdist"), _list_tables(package, "wheels")
+    usable = [each for each in wheels if _is_usable(str(each.get("filename") or each.get("url")))]
+    hashes = [each["hash"] for each in (sdist, *(usable if usable or sdist else wheels)) if each.get("hash")]
+    return "".join(f" --hash={each}" for each in dict.fromkeys(hashes))
+
+
+def _is_usable(wheel: str) -> bool:
+    python, _, platform = wheel.rpartition(".whl")[0].rsplit("-", 3)[-3:]
+    is_platform = platform == "any" or "linux" in platform or (sys.platform == "darwin" and "macosx" in platform)
+    return is_platform and not python.startswith(("pp", "graalpy"))
 
 
 class _Visit(NamedTuple):
@@ -175,20 +439,3 @@ def _format_markers(alternatives: Sequence[frozenset[str]]) -> str:
         return ""
     joined = [" and ".join(f"({part})" for part in sorted(parts)) for parts in alternatives]
     return " ; " + " or ".join(sorted(joined))
-
-
-def _format_locked(package: Mapping[str, Any], path: Path) -> str:
-    name, version, source = package.get("name"), package.get("version"), package.get("source", {})
-    if "registry" in source and version:
-        return f"{name}=={version}"
-    if "git" in source:
-        url = urlsplit(str(source["git"]))
-        folder = parse_qs(url.query).get("subdirectory")
-        place = urlunsplit((url.scheme, url.netloc, url.path, "", ""))
-        return f"{name} @ git+{place}@{url.fragment}" + (f"#subdirectory={folder[0]}" if folder else "")
-    if "url" in source:
-        return f"{name} @ {source['url']}"
-    raise ValueError(
-        f"packages_to_install: {path.name}: {name} is a folder of this machine, which pip cannot install in the job; "
-        "name its folder in code and give a requirements.txt"
-    )

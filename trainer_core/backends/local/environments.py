@@ -42,17 +42,17 @@ def build_environment(environments: Path, spec: dict[str, Any], log: IO[bytes], 
 
     def install(python: Path) -> None:
         command = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
-        finished = subprocess.run(
-            [*command, *spec["packages"]],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **process_env, **_index_variables(spec["index_urls"], os.environ)},
-            check=False,
-        )
-        if finished.returncode != 0:
-            names = ", ".join(spec["packages"])
-            raise EnvironmentBuildError(f"installing {names} failed with exit code {finished.returncode}")
+        for names, arguments, variables in packages.plan_installs(python, spec):
+            finished = subprocess.run(
+                [*command, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **process_env, **_index_variables(spec["index_urls"], os.environ), **variables},
+                check=False,
+            )
+            if finished.returncode != 0:
+                raise EnvironmentBuildError(f"installing {names} failed with exit code {finished.returncode}")
 
     with_pip = not uv and find_spec("pip") is None
     packages.build_environment(environments / key, environments / f"{key}.lock", with_pip, install)
