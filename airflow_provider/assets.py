@@ -6,7 +6,9 @@ provider write the outcome of the TrainJob to that event.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk import Asset, BaseOperator, get_current_context
@@ -91,7 +93,7 @@ class ModelAsset(Model):
     def is_improved_by(
         self, metrics: Mapping[str, float], inlet_events: Mapping[Any, Any], partition: str | None = None
     ) -> bool:
-        """Return whether a model is better than the model of the last event; True if there is no event.
+        """Return whether a model is better than the last one that has the metric; True if no event has it.
 
         Args:
             metrics: Metrics of the new model, such as the XCom ``metrics`` of the task that trained it.
@@ -99,15 +101,17 @@ class ModelAsset(Model):
             partition: Key of a partition, as for `last`.
 
         Raises:
-            ValueError: The new model lacks the metric.
+            ValueError: The new model lacks the metric, or it is not a finite number.
         """
-        if self.metric not in metrics:
-            known = ", ".join(sorted(metrics)) or "none"
+        found = _select_finite(metrics)
+        if self.metric not in found:
+            known = ", ".join(sorted(found)) or "none"
             raise ValueError(f"ModelAsset {self.name!r}: the new model has no metric {self.metric!r}; it has: {known}")
-        previous = (self.last(inlet_events, partition) or {}).get("metrics", {}).get(self.metric)
-        if previous is None:
+        partition = get_run_partition() if partition is None else partition
+        event = _find_last(inlet_events[self], partition, lambda each: self.metric in _select_finite(each))
+        if event is None:
             return True
-        difference = metrics[self.metric] - previous
+        difference = found[self.metric] - _select_finite(event.extra["metrics"])[self.metric]
         return bool(difference > 0 if self.mode == "max" else difference < 0)
 
 
@@ -199,17 +203,36 @@ def choose_partition(given: str | None, key: str | None) -> str | None:
     return key if given is None else given
 
 
-def _find_last(events: Any, partition: str | None) -> Any:
-    """Return the last event of an Asset, or of one partition of it; Airflow does not select events by partition."""
+def _find_last(events: Any, partition: str | None, has_metric: Callable[[Any], bool] = lambda _: True) -> Any:
+    """Return the last event of an Asset, or of one partition of it, whose metrics are not without the wanted one.
+
+    Airflow does not select events by partition.
+    """
+
+    def is_wanted(event: Any) -> bool:
+        return (partition is None or event.partition_key == partition) and has_metric(
+            (event.extra or {}).get("metrics")
+        )
+
     if partition is None:
-        return events[-1] if len(events) else None
+        return next(filter(is_wanted, reversed(events)), None)
     limit = _EVENTS
     while True:
         newest = events.ascending(False).limit(limit)
-        found = next((event for event in newest if event.partition_key == partition), None)
+        found = next(filter(is_wanted, newest), None)
         if found is not None or len(newest) < limit:
             return found
         limit *= 10
+
+
+def _select_finite(metrics: Any) -> dict[str, Any]:
+    """Return the metrics that are finite numbers, also of numpy."""
+    items = metrics.items() if isinstance(metrics, Mapping) else ()
+    return {
+        name: value
+        for name, value in items
+        if not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    }
 
 
 def update_asset_events(outlets: Iterable[Any], outcome: Outcome, partition: str | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from airflow.sdk import XComArg, task
@@ -34,11 +35,13 @@ def best_of(results: Any, *, metric: str, mode: Literal["max", "min"] = "max") -
         mode: ``max`` (default): the largest value is best; ``min``: the smallest.
 
     Raises:
-        ValueError: No result has the metric, or `mode` is invalid.
+        ValueError: No result has the metric, `mode` is invalid, or the task is not mapped.
     """
     validation.check_one_of("mode", mode, tuple(_MODES))
     if isinstance(results, XComArg):
         return task(best_of)(results, metric=metric, mode=mode)
+    if not isinstance(results, Iterable) or isinstance(results, (str, Mapping)):
+        raise ValueError("best_of takes the results of a mapped task, and got one result: use .expand(), or the result")
     candidates = [(result, extract_metrics(result)) for result in results]
     rated = [(metrics[metric], result) for result, metrics in candidates if metric in metrics]
     if not rated:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from trainer_core import naming, resources, validation
 from trainer_core.errors import TrainerError
+from trainer_core.node import jsonable
+from trainer_core.node.jsonable import extract_artifacts
 from trainer_core.resource_use import ResourceUse
 from trainer_core.runtimes import Runtime
 from trainer_core.secrets import redact
@@ -678,6 +680,10 @@ class Outcome(_Record):
             return f"{self.result_note or 'the result is too large to return'}; set result_uri to write it to a file"
         return f"no result: {self.result_note}" if self.result_note and self.result is None else self.result_note
 
+    def lacks(self, metric: str) -> bool:
+        """Return whether the function returned no finite number under this name, whatever was reported before."""
+        return metric not in self.metrics and (self.result_truncated or metric in jsonable.extract_metrics(self.result))
+
     @property
     def job(self) -> TrainJobRef:
         """The TrainJob as a ref."""
@@ -836,17 +842,8 @@ def extract_training_state(
 
 def extract_metrics(result: Any, reported: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return the numbers of a result, and those that were reported under names which the function did not return."""
-    from trainer_core.node import jsonable  # Not loaded where a DAG is parsed.
-
     found = {**(reported or {}), **jsonable.extract_metrics(result)}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def extract_artifacts(result: Any) -> dict[str, str]:
-    """Return the URIs in the ``artifacts`` entry of a result, by name. Values that are not strings are left out."""
-    from trainer_core.node import jsonable  # Not loaded where a DAG is parsed.
-
-    return jsonable.extract_artifacts(result)
 
 
 def _get_finite(value: Any) -> float | None:

@@ -24,7 +24,9 @@ def best_of(
     sign = 1 if higher_is_better else -1
     outcomes = [_get_outcome(job, backend_config) for job in jobs or ()]
     for outcome in outcomes:
-        print(f"{outcome.job.name}: {outcome.status}, {metric_name} {outcome.metrics.get(metric_name)}")
+        value = outcome.metrics.get(metric_name)
+        found = f"no {metric_name}" if value is None else f"{metric_name} {value}"
+        print(f"{outcome.job.name}: {outcome.status}, {found}")
     candidates = [outcome for outcome in outcomes if outcome.succeeded and metric_name in outcome.metrics]
     if not candidates:
         raise InvalidRequestError(f"none of {len(outcomes)} jobs is Complete with a metric {metric_name!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from kfp_components.step.executor_input import Artifact, Task
@@ -28,6 +29,8 @@ def evaluate_gate(
                 known = ", ".join(sorted(metrics.metadata)) or "none"
                 raise InvalidRequestError(f"the job reported no metric {redact(name)}; it reported {known}")
             value = _parse_number(f"metric {redact(name)}", metrics.metadata[name])
+            if not math.isfinite(value):
+                raise InvalidRequestError(f"metric {redact(name)} is not a finite number but {value}")
             limit = _parse_number(f"bound {redact(name)}", bound)
             good = sign * value >= sign * limit
             print(f"{name} is {value:g}, must be {word} {limit:g}: {'passed' if good else 'missed'}")

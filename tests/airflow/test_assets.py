@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from airflow.sdk import DAG, Asset, task, task_group
 from airflow_fakes import double
+from hypothesis import given, settings, strategies as st
 from standalone import needs_trigger_on_kill
 
 from airflow_provider.assets import ModelAsset
@@ -174,8 +175,8 @@ def test_an_unknown_mode_is_refused():
 class Event:
     """An asset event as in a task's context."""
 
-    def __init__(self, extra):
-        self.extra = extra
+    def __init__(self, extra, partition_key=None):
+        self.extra, self.partition_key = extra, partition_key
 
 
 class Events:
@@ -205,6 +206,56 @@ def test_a_model_is_compared_with_the_last_event(mode, value, better):
 
 def test_an_event_without_metrics_does_not_prevent_an_improvement():
     assert MODEL.is_improved_by({"accuracy": 0.1}, Events([{}]))
+
+
+@pytest.mark.parametrize("between", [None, {}, {"accuracy": None}, {"accuracy": float("nan")}, {"loss": 0.1}, "0.1"])
+def test_a_model_without_the_metric_does_not_make_the_next_one_an_improvement(between):
+    seen = events({"accuracy": 0.99}, *[between] * 3)
+
+    assert not MODEL.is_improved_by({"accuracy": 0.1}, seen)
+    assert MODEL.is_improved_by({"accuracy": 0.995}, seen)
+    assert MODEL.last(seen) == {"metrics": between}
+
+
+class PagedEvents(list):
+    """Events with partitions, which are read a page at a time as those of Airflow are."""
+
+    def __init__(self, all_events):
+        super().__init__(all_events)
+        self._all, self._newest_first = all_events, False
+
+    def __getitem__(self, key):
+        return self if isinstance(key, ModelAsset) else super().__getitem__(key)
+
+    def ascending(self, ascending):
+        self._newest_first = not ascending
+        return self
+
+    def limit(self, count):
+        self[:] = list(reversed(self._all))[:count] if self._newest_first else self._all[:count]
+        return self
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(
+    history=st.lists(
+        st.tuples(st.sampled_from(["emea", "apac"]), st.sampled_from([0.5, 0.9, None, float("inf")])), max_size=9
+    ),
+    gap=st.sampled_from([0, 199, 200, 2500]),
+    value=st.sampled_from([0.1, 0.7, 0.95]),
+)
+def test_the_last_event_of_the_partition_that_has_the_metric_is_compared(history, gap, value):
+    extras = [(key, {"metrics": {"accuracy": number}}) for key, number in history] + [("apac", {"metrics": {}})] * gap
+    seen = PagedEvents([Event(extra, key) for key, extra in extras])
+    known = [number for key, number in history if key == "emea" and number in (0.5, 0.9)]
+
+    assert MODEL.is_improved_by({"accuracy": value}, seen, "emea") is (not known or value > known[-1])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "0.9", True])
+def test_a_model_whose_metric_is_no_finite_number_is_never_an_improvement(value):
+    with pytest.raises(ValueError, match="the new model has no metric 'accuracy'; it has: loss"):
+        MODEL.is_improved_by({"accuracy": value, "loss": 0.1}, events())
 
 
 def test_a_model_without_the_metric_is_refused():

@@ -102,6 +102,18 @@ def test_best_of_refuses_unknown_metrics_and_modes(results, arguments, message):
         best_of(results, **arguments)
 
 
+@pytest.mark.parametrize("result", [{"accuracy": 0.9}, {"metrics": {"accuracy": 0.9}}, None, 0.9, "text"])
+def test_the_result_of_a_task_that_is_not_mapped_is_refused(result):
+    with pytest.raises(ValueError, match=r"best_of takes the results of a mapped task, and got one result: use"):
+        best_of(result, metric="accuracy")
+
+
+@pytest.mark.parametrize("value", [None, "0.9", float("inf"), [0.9]])
+def test_a_result_whose_metric_is_no_finite_number_is_never_the_best(value):
+    results = [{"accuracy": value, "lr": 1}, {"accuracy": 0.1, "lr": 2}]
+    assert best_of(results, metric="accuracy")["lr"] == 2
+
+
 def test_a_sweep_has_the_same_serialized_dag_in_every_process():
     with a_dag() as dag:
         sweep().expand(func_args=[{"lr": 0.5}])

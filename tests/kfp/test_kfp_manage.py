@@ -123,6 +123,13 @@ def test_a_metric_that_is_no_number_fails_the_gate(gate, metrics):
     assert finished.stderr.startswith("error: metric 'accuracy' is no number")
 
 
+@pytest.mark.parametrize("value", ["inf", "nan", "-inf"])
+def test_a_metric_that_is_not_finite_passes_no_gate(gate, value):
+    _, finished = gate({"accuracy": value}, at_least={"accuracy": 0.95})
+
+    assert finished.stderr == f"error: metric 'accuracy' is not a finite number but {value}\n"
+
+
 def test_a_gate_without_bounds_is_refused(gate):
     _, finished = gate({"accuracy": 1.0})
 

@@ -241,3 +241,17 @@ def test_unreported_runs_of_many_experiments_are_searched_in_parts_and_each_is_l
     assert [run.id for run in list_unreported_runs(Searched(), "local")] == ["run"]
     parts = [experiments[:100], experiments[100:200], experiments[200:]]
     assert asked == [part for part in parts for _ in range(3)]
+
+
+@pytest.mark.parametrize("returned", [{"result": {"accuracy": None}}, {"result_truncated": True}])
+def test_a_metric_that_was_returned_without_a_finite_number_is_not_the_last_value_of_its_curve(load, api, returned):
+    send(load(), ("accuracy", 0.95, 1000, 1), ("loss", 0.5, 1000, 1), ("system/cpu", 3.0, 1000, 0))
+    outcome = Outcome(ref=REF.to_dict(), status="Complete", metrics={"loss": 0.5}, **returned)
+    for load_again in (load, load):
+        writer = load_again()
+        writer.end(outcome)
+        writer.complete(outcome, 7)
+
+    assert api.metrics["accuracy"] == "NaN"
+    assert (api.metrics["loss"], api.metrics["system/cpu"]) == (0.5, 3.0)
+    assert [each for each in api.written if each == {"accuracy": "NaN"}] == [{"accuracy": "NaN"}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -44,6 +45,13 @@ def fit(epochs: int = 3, nested: dict | None = None):
 
 def succeed():
     return {"accuracy": 0.5}
+
+
+def diverge_at_the_end():
+    from trainer_core import progress
+
+    progress(step=1, total=1, metrics={"accuracy": 0.95, "loss": 0.5})
+    return {"accuracy": float("nan")}
 
 
 def log_in(api_token: str, max_tokens: int):
@@ -167,6 +175,16 @@ def test_a_job_has_one_run_with_params_tags_curves_and_its_end(client, tracked, 
     assert times[-1] <= run["end"]
     assert outcome.succeeded
     assert client.get_run(ref).url.endswith(f"/runs/{run['id']}")
+
+
+def test_a_run_does_not_claim_a_metric_that_the_function_returned_as_nan(client, tracked, experiment, read_runs):
+    client.wait(client.submit(build(client, diverge_at_the_end, experiment)))
+
+    (run,) = read_runs()
+
+    assert math.isnan(run["metrics"]["accuracy"])
+    assert run["history"]["accuracy"][0][1] == 0.95
+    assert run["metrics"]["loss"] == 0.5
 
 
 def test_the_use_of_resources_is_in_the_system_metrics_of_the_run(client, tracked, experiment, read_runs):

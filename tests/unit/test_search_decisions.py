@@ -105,6 +105,23 @@ def test_the_value_of_a_trial_is_the_last_one_or_the_best_of_its_reports_and_its
     assert (line.state, line.value) == ("Complete", expected)
 
 
+@pytest.mark.parametrize("value", ["last", "best", "min", "max"])
+@pytest.mark.parametrize(
+    "returned", [{"result": {"loss": None}}, {"result": {"metrics": {"loss": "nan"}}}, {"result_truncated": True}]
+)
+def test_a_trial_that_returns_no_finite_objective_is_never_the_best_whatever_it_reported(
+    value: str, returned: dict[str, Any]
+) -> None:
+    ref = TrainJobRef("local", "/home", "tune-0", "uid").to_dict()
+    outcome = Outcome(ref=ref, status=COMPLETE, objective=ObjectiveReport(0.1, 3, 0.1), **returned)
+    line = judge(outcome, define(objectives=[{"metric": "loss", "value": value}]), 0, {"x": 1}).line
+    assert (line.state, line.value, line.reason) == (
+        "Failed",
+        None,
+        "reported no loss; return it, or call report_metrics()",
+    )
+
+
 def test_a_rung_of_a_trial_that_writes_none_has_the_first_value_read_at_it_and_its_time_in_ms() -> None:
     definition, known = promotion(9), RungReport(4, 0, 1, 0.9, 5)
     reports = read_rungs(definition, 4, Progress(3, None, {"loss": 0.5}), [known], now=7.25)

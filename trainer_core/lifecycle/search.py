@@ -272,12 +272,11 @@ def read_rungs(
 
 def _find(outcome: Outcome, objective: Objective) -> float | None:
     """Return the value of an objective: of the last report, or the best of all."""
-    report, best_of = outcome.objective, objective.best_of
-    if best_of is not None and report is not None and report.best is not None:
-        own = outcome.metrics.get(objective.metric)
-        choose = min if best_of == "min" else max
-        return report.best if own is None or not math.isfinite(own) else choose(report.best, own)
-    return outcome.metrics.get(objective.metric)
+    report, own = outcome.objective, outcome.metrics.get(objective.metric)
+    if objective.best_of is None or report is None or report.best is None or outcome.lacks(objective.metric):
+        return own
+    choose = min if objective.best_of == "min" else max
+    return report.best if own is None else choose(report.best, own)
 
 
 def decide(

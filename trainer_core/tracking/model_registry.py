@@ -134,7 +134,8 @@ class Candidate:
             raise InvalidRequestError(f"TrainJob {name!r} is Failed and has no model to promote")
         if metric not in outcome.metrics:
             known = ", ".join(sorted(outcome.metrics)) or "none"
-            raise InvalidRequestError(f"TrainJob {name!r} reported no metric {metric!r}; it reported {known}")
+            note = f" ({outcome.result_note})" if outcome.result_note else ""  # It names what is no finite number.
+            raise InvalidRequestError(f"TrainJob {name!r} reported no metric {metric!r}; it reported {known}{note}")
         if artifact not in outcome.artifacts:
             known = ", ".join(sorted(outcome.artifacts)) or "none"
             raise InvalidRequestError(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -143,6 +144,13 @@ class RunWriter:
             {"key": keys[name], "value": value, "timestamp": finished, "step": step}
             for name, value in outcome.metrics.items()
             if not keys[name].startswith(_PREFIX) and self._latest.get(keys[name]) != value
+        ]
+        # The curve stays; its last point says that the model does not have the last value of it.
+        metrics += [
+            {"key": key, "value": "NaN", "timestamp": finished, "step": step}
+            for name, key in self._keys.items()
+            if outcome.lacks(name) and not key.startswith(("system/", _PREFIX)) and key in self._latest
+            if not math.isnan(self._latest[key])
         ]
         renamed = {name: keys[name] for name in new if keys[name] != name and not keys[name].startswith(_PREFIX)}
         self._log(metrics, {**_build_key_tags(renamed), tags.REPORTED: outcome.job.uid, tags.PENDING: ""})
