@@ -114,6 +114,19 @@ def test_printed_progress_is_returned_while_the_job_runs():
         assert client.observe(ref).progress == Progress(3, 10, {"loss": 0.5})
 
 
+def test_the_outcome_has_the_last_value_of_each_metric_and_not_the_last_report_of_trainer_status():
+    with a_stage("complete") as (cluster, client):
+        ref = client.submit(a_request())
+        until_ended(cluster)
+        (pod,) = pods(cluster)
+        cluster.write_log(pod, f'{PREFIX}{{"step": 3, "metrics": {{"f1": 0.5}}, "last": {{"val_loss": 0.25}}}}')
+        metrics = [{"name": "f1", "value": "0.75"}]
+        status = {"progressPercentage": 40, "metrics": metrics, "lastUpdatedTime": "2026-11-20T10:00:00Z"}
+        cluster.update("TrainJob", "job", lambda raw: raw["status"].update(trainerStatus=status))
+        outcome = finished(client, ref)
+    assert (outcome.metrics["f1"], outcome.metrics["val_loss"]) == (0.5, 0.25)
+
+
 # Logs.
 
 

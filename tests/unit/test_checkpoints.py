@@ -215,6 +215,14 @@ def end(process, code, seconds=300):
 # ---- one process -----------------------------------------------------------------------------------------------
 
 
+def test_a_metric_of_a_checkpoint_has_a_name_that_can_be_printed(start_store):
+    store = start_store()
+    with store.save(1, metrics={"scan_\udcff.png": 0.5}) as folder:
+        (folder / "state.txt").write_text("state")
+
+    assert store.latest().metrics == {"scan_?.png": 0.5}
+
+
 def test_the_next_start_finds_the_newest_checkpoint(start_store, root, capsys):
     save(start_store(), 3, 7)
     assert "trainjob: checkpoint of step 7 is complete (" in capsys.readouterr().out

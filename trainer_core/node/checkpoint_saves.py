@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import beats, env, progress, termination
 from .checkpoint_folder import PART, Checkpoint, CheckpointError, Checksums, build_error, merge, say
 from .checkpoint_ranks import Ranks, Stopped
+from .jsonable import to_text
 
 if TYPE_CHECKING:
     from .checkpoint_ranks import Place
@@ -190,7 +191,7 @@ class Saves:
             raise CheckpointError(f"checkpoint of step {step} has {len(sums)} files; write at most {_MAX_FILES}")
         if not self._ranks.is_current():
             raise CheckpointError(f"checkpoint of step {step} was not saved: a newer attempt of this job has started")
-        numbers = {str(k): n for k, v in (metrics or {}).items() if (n := progress.to_number(v)) is not None}
+        numbers = {to_text(str(k)): n for k, v in (metrics or {}).items() if (n := progress.to_number(v)) is not None}
         manifest = {
             "step": step,
             "world_size": self._ranks.size,
