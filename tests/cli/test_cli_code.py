@@ -67,6 +67,7 @@ def test_the_packages_of_a_file_and_further_ones_are_installed(trainjob, project
         (("--image", "x:1", "--code", "."), "--code cannot be used without a training function"),
         (("tides.train:main", "--code", ".", "--code-uri", "/place"), "code_uri must be s3://"),
         (("tides.train:main", "--code-uri", "s3://place"), "there is no code"),
+        (("tides.train:main", "-r", "uv.lcok"), "--requirements takes a .txt, pyproject.toml or uv.lock, got uv.lcok"),
     ],
 )
 def test_what_cannot_be_submitted_is_refused_in_one_line(trainjob, project, monkeypatch, arguments, message):

@@ -292,6 +292,23 @@ def test_a_source_of_a_lock_file_that_the_job_cannot_reach_is_refused(read, sour
         read("uv.lock", uv_lock=lock(source))
 
 
+@pytest.mark.parametrize("named", ["uv.lock", "../../uv.lock", "../../packages/job/uv.lock"])
+def test_the_lock_file_of_a_workspace_gives_the_packages_of_the_member_whose_code_travels(tmp_path, named):
+    member = tmp_path / "packages" / "job"
+    member.mkdir(parents=True)
+    root = "[[package]]\nname = 'root'\nsource = { virtual = '.' }\ndependencies = [{ name = 'other' }]\n"
+    other = "[[package]]\nname = 'other'\nversion = '2'\nsource = { registry = 'https://pypi.org/simple' }\n"
+    text = lock("registry = 'https://pypi.org/simple'").replace("virtual = '.'", "editable = 'packages/job'")
+    (tmp_path / "uv.lock").write_text(root + text + other)
+    assert read_packages(named, (), member).requirements == ["tools==1.0"]
+    assert read_packages("uv.lock", (), tmp_path).requirements == ["other==2"]
+    assert read_packages("uv.lock", (), tmp_path / "scripts").requirements == ["other==2"]
+    (member / "apart").mkdir()
+    (member / "apart" / "pyproject.toml").touch()
+    with pytest.raises(ValueError, match=r"is not the lock file of its folder; .* give 'path/to/member/uv\.lock'"):
+        read_packages("uv.lock", (), member / "apart")
+
+
 @pytest.fixture
 def workspace(tmp_path):
     """A project with the local packages shared (in src) and flat."""

@@ -359,6 +359,10 @@ def _build_function_trainer(function: str, arg: list[str] | None, flags: dict[st
     code = flags["code"]
     is_reference = code or flags["packaging"] == "reference"
     load: Callable[[str], Any] = str if is_reference else definition_file.import_function
+    if flags["requirements"] and not requirements_file.is_requirements_file(flags["requirements"]):
+        raise InvalidRequestError(
+            f"--requirements takes a .txt, pyproject.toml or uv.lock, got {flags['requirements']}"
+        )
     return CustomTrainer(
         func=load(function),
         func_args=parse_arguments(arg) or None,

@@ -17,6 +17,7 @@ from typing import Any
 
 from trainer_core.jobs import COMPLETE, TrainJob
 from trainer_core.node import env
+from trainer_core.node.requirement import HASH, strip_options
 from trainer_core.request import TrainJobRequest
 
 #: Fields of a request that do not change what is trained. Every other one is part of the key.
@@ -29,8 +30,8 @@ ORGANIZING_FIELDS = frozenset(
 )
 #: Checkpoints from which a first attempt can begin only if it wrote them itself.
 _OWN_CHECKPOINTS = ("fresh", "never")
-#: ``torch==2.9.0``, ``torch[extra]==2.9.0; python_version > "3.9"``, or any requirement with a hash.
-_PINNED = re.compile(r"[\w.-]+\s*(\[[^]]*\])?\s*===?\s*[^*,;\s]+\s*(;.*)?|.*--hash=.*", re.DOTALL)
+#: ``torch==2.9.0``, ``torch[extra]==2.9.0; python_version > "3.9"``.
+_PINNED = re.compile(r"[\w.-]+\s*(\[[^]]*\])?\s*===?\s*[^*,;\s]+\s*(;.*)?", re.DOTALL)
 _DIGEST = re.compile(r".+@sha256:[0-9a-f]{64}")
 #: Fields of pods and workloads whose content no version describes: of Kubernetes, of options, of Run:ai.
 _OUTSIDE = frozenset(
@@ -59,7 +60,8 @@ def list_unknown(request: TrainJobRequest) -> list[str]:
     trainer, checkpoints = request.trainer, request.checkpoints
     if trainer is None:
         return ["trainer: the TrainJob has none, and runs what its runtime runs or fetches data"]
-    unknown = [f"package {each}: no version (==)" for each in trainer.packages if not _PINNED.fullmatch(each.strip())]
+    named = [strip_options(each).strip() for each in trainer.packages if not HASH.search(each)]
+    unknown = [f"package {each}: no version (==)" for each in named if not _PINNED.fullmatch(each)]
     if trainer.kind == "builtin":
         unknown.append("trainer: a recipe is not described by versions")
     if checkpoints is not None and checkpoints.load not in _OWN_CHECKPOINTS:

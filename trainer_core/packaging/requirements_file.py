@@ -327,8 +327,10 @@ def _read_uv_lock(given: Path, packages: Packages) -> Iterator[str]:
         folder = packages.folder
     entries = _list_tables(_read_toml(path), "package")
     members = {(top / _get_folder(each)).resolve(): index for index, each in enumerate(entries) if _get_folder(each)}
-    own = next((each for each in (folder, *folder.parents) if each in members), None)
-    if own is None:
+    # A folder without a project is part of the one above.
+    places = (each for each in (folder, *folder.parents) if each in members or (each / "pyproject.toml").exists())
+    own = next(places, folder)
+    if own not in members:
         raise ValueError(
             f"packages_to_install: {path} is not the lock file of its folder; write it by uv lock, or give "
             "'path/to/member/uv.lock' for a member of the workspace"
