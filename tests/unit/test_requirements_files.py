@@ -89,7 +89,7 @@ def read(tmp_path):
 
 
 def test_a_requirements_file_is_read_with_those_that_it_includes(read):
-    text = "# comment\n-r base.txt\npandas==2.3.0  # exact\nscikit-learn \\\n  >=1.5\nx @ https://e.org/x.whl#egg=x\n-e .\n\n."
+    text = "# comment\n-r base.txt\npandas==2.3.0  # exact\nscikit-learn \\\n  >=1.5\nx @ https://e.org/x.whl#egg=x\n-e .\n\n.\n-e."
     assert read("requirements.txt", requirements_txt=text, base_txt="numpy==2.2.6 ; python_version >= '3.10'\n") == [
         "numpy==2.2.6 ; python_version >= '3.10'",
         "pandas==2.3.0",

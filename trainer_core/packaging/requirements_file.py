@@ -223,14 +223,14 @@ def _add_local(path: str, base: Path, where: str, packages: Packages, *, is_lock
     # uv export writes paths relative to the workspace, also into the file of a member.
     places = [each / path for each in (base.resolve(), *base.resolve().parents)]
     folder = next((each for each in places if each.exists()), places[0]).resolve()
+    if folder == packages.folder or folder in packages.local:
+        return
     project = packages.project
     if project is None or not folder.is_dir() or not folder.is_relative_to(project.root):
         raise ValueError(
             f"{where}: {path} is on this machine only; give code a folder that contains it as a folder of modules, or "
             "name a package of an index"
         )
-    if folder == packages.folder or folder in packages.local:
-        return
     inside = folder.relative_to(project.root).as_posix()
     files = [each[len(inside) + 1 :] for each in project.files if each.startswith(f"{inside}/")]
     root = "/src" if any(re.fullmatch(r"src/.+\.py", each) for each in files) else ""
