@@ -200,3 +200,18 @@ def test_a_relative_result_uri_stays_where_the_process_was_started(tree, node):
     root = tree({"train.py": "def main():\n    return 5\n"})
     assert node.run(package("train:main", root), TRAINJOB_RESULT_URI="result.json").result == 5
     assert (node.folder / "result.json").read_text() == "5"
+
+
+FOLDERS = {"": "top", "src/": "src", "other/": "other"}
+
+
+@pytest.mark.parametrize(("imported_from", "answer"), [("", "top"), ("src", "src"), ("other", "other")])
+def test_of_two_modules_with_one_name_the_job_imports_the_one_that_was_imported_here(
+    tree, node, import_module, imported_from, answer
+):
+    files = {f"{folder}twice.py": f"def fit():\n    return {name!r}\n" for folder, name in FOLDERS.items()}
+    root = tree(files)
+    fit = import_module("twice", root / imported_from).fit
+
+    assert fit() == answer
+    assert node.run(package(fit, root)).result == answer

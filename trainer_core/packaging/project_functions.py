@@ -48,15 +48,19 @@ def find_reference(func: Callable[..., Any], project: Project) -> str | None:
     return f"{name}:{path}"
 
 
-def find_module(reference: str, project: Project) -> Module:
+def find_module(reference: str, project: Project, func: object = None) -> Module:
+    """Return the module of a reference: that of the function if it is given, else the one nearest to the top."""
     name = reference.partition(":")[0]
+    file = getattr(sys.modules.get(getattr(func, "__module__", "")), "__file__", None)
+    own = Path(file).resolve().relative_to(project.root).as_posix() if file else None
     parts = name.split(".")
     for placed in _place(project, parts):
         paths = placed.list_paths()
         found: dict[str, str] = {}  # The folder from which the module is imported, by the path of its file.
         for path in paths:
             root = _get_root(path, parts)
-            if root is not None and (not root or f"{root}/__init__.py" not in paths):
+            is_own = own is None or path == f"{placed.top}/{own}".lstrip("/")
+            if root is not None and is_own and (not root or f"{root}/__init__.py" not in paths):
                 found[path] = root
         if not found:
             continue

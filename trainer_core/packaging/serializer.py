@@ -67,7 +67,7 @@ def _package_with_project(
     if reference is None or (mode == "cloudpickle" and not isinstance(func, str)):
         return {**package(func, args, mode), "project": project.pack(project_functions.list_roots(project))}
     text, entry = _named(reference, mode)
-    module = project_functions.find_module(reference, project)
+    module = project_functions.find_module(reference, project, func)
     signature = func if callable(func) else project_functions.read_signature(reference, module)
     if signature is None:
         code = _code("reference", text, entry, func_args.check_json(args), {})
