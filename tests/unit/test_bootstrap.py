@@ -493,3 +493,22 @@ def test_under_torchrun_the_error_of_another_rank_is_the_one_reported(node):
     # Both ranks write to one log.
     assert "[rank 1] ValueError: rank 1 fails\n" in ended.stderr
     assert (ended.error["rank"], ended.error["message"]) == (1, "rank 1 fails")
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("size", [86, 136])
+def test_a_manager_of_multiprocessing_starts_whatever_the_length_of_the_temporary_folder(node, size, method):
+    def train(method):
+        import multiprocessing
+        import os
+        import tempfile
+
+        with multiprocessing.get_context(method).Manager() as manager:
+            return [list(manager.list([1])), tempfile.gettempdir() == os.environ["TMPDIR"]]
+
+    folder = node.folder / ("x" * max(40, size - len(f"{node.folder}/")))
+    folder.mkdir()
+    ended = node.run(serializer.package(train, {"method": method}), TMPDIR=str(folder))
+
+    assert ended.result == [[1], True]
+    assert not list(folder.iterdir())

@@ -50,7 +50,7 @@ if not __package__:
     __package__ = _adopt()
 
 from . import beats, cgroup, env, hyperparameters, project, termination, torchrun  # noqa: E402 -- see above
-from .load_function import PayloadError, load  # noqa: E402
+from .load_function import PayloadError, load, shorten_socket_paths  # noqa: E402
 from .rank_lines import RankLines  # noqa: E402
 from .status_server import StatusServer  # noqa: E402
 
@@ -158,6 +158,7 @@ def _prepare() -> None:
                 setattr(sys, name, RankLines(getattr(sys, name), env.rank()))
                 atexit.register(getattr(sys, name).end_line)
     beats.begin()
+    shorten_socket_paths()
     if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         # The kernel delivers SIGTERM to PID 1 only if there is a handler.
         signal.signal(signal.SIGTERM, exit_at_once)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import base64
+import contextlib
 import hashlib
 import importlib
 import os
@@ -22,6 +23,8 @@ from . import files, project
 
 #: Prefix of the names of modules created from source.
 _MODULE_PREFIX = "trainjob_"
+#: `multiprocessing` adds the name of a folder and of a socket.
+_MAX_TEMPORARY = 64
 
 
 class PayloadError(Exception):
@@ -34,6 +37,17 @@ class PayloadError(Exception):
 def digest(kind: str, text: str, entry: str) -> str:
     """Return the hash that identifies packaged code and detects damage."""
     return hashlib.sha256(f"{kind}\0{text}\0{entry}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def shorten_socket_paths() -> None:
+    """Give `multiprocessing` a short folder: a socket whose path has more than 107 bytes hangs its manager."""
+    if len(os.fsencode(tempfile.gettempdir())) > _MAX_TEMPORARY:
+        from multiprocessing import process  # Takes milliseconds, which the others need not pay.
+
+        with contextlib.suppress(OSError):
+            short = tempfile.mkdtemp(prefix=_MODULE_PREFIX, dir="/tmp")
+            atexit.register(_remove, Path(short), os.getpid())
+            process.current_process()._config["tempdir"] = short  # type: ignore[attr-defined]
 
 
 def load(payload: Mapping[str, Any], folder: Path) -> Callable[..., Any]:
