@@ -329,12 +329,13 @@ def test_a_missing_image_fails_the_job_and_not_the_submission(sandbox):
     assert "localhost/no-such-image:1 does not exist on the engine" in found.reason
 
 
-def test_an_image_that_cannot_be_pulled_fails_the_job(sandbox):
+@pytest.mark.parametrize("registry", ["localhost:1", "registry.invalid"], ids=["refused", "not resolved"])
+def test_an_image_whose_registry_does_not_answer_fails_the_job_and_a_retry_may_help(sandbox, registry):
     client = sandbox.client()
-    train(client, image="localhost:1/no-such-image:1")
+    train(client, image=f"{registry}/no-such-image:1")
     found = client.wait("job").diagnosis
-    assert found.category is Category.IMAGE
-    assert "localhost:1/no-such-image:1 cannot be pulled" in found.reason
+    assert (found.category, found.retryable) == (Category.IMAGE, True)
+    assert f"{registry}/no-such-image:1 cannot be pulled" in found.reason
 
 
 def test_a_killed_node_is_diagnosed_with_its_signal_and_ends_the_other_nodes(sandbox):

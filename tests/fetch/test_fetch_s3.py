@@ -6,6 +6,7 @@ import os
 
 import pytest
 from fetch_helpers import read_files
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from trainer_core.fetch.s3.download import LARGE_FILE_SIZE
 from trainer_core.fetch.source import FetchError
@@ -37,6 +38,31 @@ def test_empty_objects_that_represent_folders_are_skipped(bucket, moto, fetch):
     bucket("data/deep/", b"")
     bucket("data/deep/a", b"1")
     assert read_files(fetch(f"s3://{bucket.name}/data", moto[0])) == {"deep/a": b"1"}
+
+
+SEGMENTS = st.sampled_from(["a", "b", "c"])
+TREES = st.dictionaries(
+    st.lists(SEGMENTS, min_size=1, max_size=3).map("/".join), st.sampled_from([b"", b"1"]), max_size=4
+)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(TREES, st.sets(st.lists(SEGMENTS, max_size=3).map("/".join), min_size=1, max_size=3))
+def test_the_marker_of_a_folder_is_a_folder_or_nothing(bucket, moto, fetch, tmp_path_factory, tree, markers):
+    files = {key: body for key, body in tree.items() if not any(other.startswith(f"{key}/") for other in tree)}
+    prefix = tmp_path_factory.mktemp("tree").name
+    for key, body in [*files.items(), *((f"{marker}/", b"") for marker in markers)]:
+        bucket(f"{prefix}/{key}".replace("//", "/"), body)
+    expected = {key: body for key, body in files.items() if body or not any(m.startswith(f"{key}/") for m in markers)}
+    bucket(f"{prefix}/{'z'}", b"z")
+    assert read_files(fetch(f"s3://{bucket.name}/{prefix}", moto[0])) == {**expected, "z": b"z"}
+
+
+@pytest.mark.parametrize("key", ["data/", "data/deep/", "data/deep/er/"])
+def test_a_prefix_with_markers_alone_has_no_objects(bucket, moto, fetch, key):
+    bucket(key, b"")
+    with pytest.raises(FetchError, match="/data has no objects; check bucket and prefix"):
+        fetch(f"s3://{bucket.name}/data", moto[0])
 
 
 @pytest.mark.parametrize("pattern", ["*.bin", "deep/*", "data/deep/*", "w.bin"])

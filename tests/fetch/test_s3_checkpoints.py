@@ -453,6 +453,29 @@ def test_credentials_that_expire_are_renewed(start_store, machine, proxy, tmp_pa
     assert len(list_signers(proxy)) == 2
 
 
+@dataclass
+class WithoutBody(Fault):
+    """Happens to requests for the head of an object, whose answers have no body."""
+
+    def hits(self, request):
+        is_head = request.method == "HEAD" and self.left > 0
+        self.left -= is_head
+        return is_head
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "RequestTimeout"])
+def test_a_refusal_without_a_reason_is_asked_for_again_with_one(machine, proxy, tmp_path, code):
+    machine.delenv("AWS_ACCESS_KEY_ID")
+    (tmp_path / "token").write_text("a-token-of-the-pod")
+    machine.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    machine.setenv("AWS_ROLE_ARN", ROLE)
+    storage, url = s3_client.Bucket("any"), "/akey"
+    proxy.faults += [WithoutBody(says(400, ""), left=1), Fault(says(400, code), url, left=1)]
+    assert storage.exists("akey") is False
+    assert proxy.gets(url) == 2
+    assert len(list_signers(proxy)) == 1 + (code == "ExpiredToken")
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [

@@ -25,7 +25,7 @@ from k8s_objects import (
 
 from trainer_core.backends.trainer_v2.parse import parse_job
 from trainer_core.jobs import Category
-from trainer_core.k8s import events, failure_facts, labels
+from trainer_core.k8s import events, failure_facts, failure_reasons, labels
 from trainer_core.k8s.capacity import SchedulingLimits
 from trainer_core.k8s.failure_reasons import FATAL, LONG_GRACE, SHORT_GRACE
 from trainer_core.k8s.pod_state import group_pods_by_step
@@ -647,3 +647,21 @@ def test_a_node_waits_as_long_as_no_other_has_succeeded(other):
     pods = [seen(main=runs()), *([seen("node-1", main=other)] if other else [])]
     found = detect_left(*pods)
     assert found is None or found.diagnosis.step == "node-1"
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ('Get "https://registry.example.com/v2/": dial tcp: lookup registry.example.com: no such host', True),
+        ("dial tcp: lookup registry.example.com on 10.0.0.10:53: server misbehaving", True),
+        ("lookup registry.example.com: Temporary failure in name resolution", True),
+        ("received unexpected HTTP status: 503 Service Unavailable", True),
+        ("reading manifest 1 in registry.example.com/a: StatusCode: 502, <html>…", True),
+        ('pinging container registry: Get "https://registry.example.com/v2/": EOF (see the log)', True),
+        ("manifest unknown: manifest unknown", False),
+        ("unauthorized: authentication required", False),
+        ("repository team/model does not exist or may require 'docker login'", False),
+    ],
+)
+def test_the_texts_of_registries_that_a_retry_may_fix_are_those_of_clusters_and_engines(message, expected):
+    assert failure_reasons.is_transient(message) is expected

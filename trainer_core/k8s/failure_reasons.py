@@ -35,7 +35,8 @@ _CONFIG_ERROR = "CreateContainerConfigError"
 #: Errors of servers and networks that may disappear after a while.
 _TRANSIENT = re.compile(
     r"time(d )?[ -]?out|deadline exceeded|toomanyrequests|Too Many Requests|rate limit|connection (reset|refused)"
-    r"|no such host|server misbehaving|unexpected EOF|\bEOF$|temporar|\b50[0234] [A-Z]|context canceled|no space left"
+    r"|connection closed|no such host|server misbehaving|unexpected EOF|\bEOF\b|temporar|\b50[0234] [A-Z]"
+    r"|context canceled|no space left|status ?code:? 50[0234]|broken pipe|network is unreachable"
     r"|failed calling webhook|object has been modified|etcdserver|try again|no route to host|unavailable"
     r"|unable to handle|is being deleted|already exists|owned by another object|Only one reference can have Controller",
     re.IGNORECASE,
@@ -122,11 +123,16 @@ def explain_image_error(reason: str, message: str, image: str) -> BlockingReason
     text = _truncate(f"{subject} cannot be pulled: {details or reason}")
     if reason in _FATAL_IMAGE_REASONS:
         return BlockingReason("image_error", text, FATAL)
-    if _TRANSIENT.search(details):
+    if is_transient(details):
         grace = SHORT_GRACE if _REGISTRY_UNREACHABLE.search(details) else LONG_GRACE
         return BlockingReason("image_error", text, grace, transient=True)
     refused = _IMAGE_REFUSED.search(details) or reason == _IMAGE_BACKOFF
     return BlockingReason("image_error", text, FATAL if refused else SHORT_GRACE)
+
+
+def is_transient(message: str) -> bool:
+    """Return whether an error of a server or network may disappear after a while."""
+    return _TRANSIENT.search(message) is not None
 
 
 def explain_creation_error(message: str, pods: int = 1) -> BlockingReason:
@@ -134,7 +140,7 @@ def explain_creation_error(message: str, pods: int = 1) -> BlockingReason:
     if _QUOTA.search(message):
         return _explain_quota(message, pods)
     text = _truncate(f"child object cannot be created: {message}")
-    if _TRANSIENT.search(message):
+    if is_transient(message):
         return BlockingReason("infrastructure_error", text, LONG_GRACE)
     if _NOT_FOUND.search(message):
         return BlockingReason("rejected", text, SHORT_GRACE)

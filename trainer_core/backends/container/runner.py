@@ -38,6 +38,7 @@ from trainer_core.backends.container.store import JobStore
 from trainer_core.errors import InvalidRequestError, JobNotFoundError
 from trainer_core.fetch.local_files import parse_local_path
 from trainer_core.jobs import Category, Outcome, TrainJobRef
+from trainer_core.k8s.failure_reasons import is_transient
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, is_consequence
 from trainer_core.request import TRACKING_SECRETS
 
@@ -50,8 +51,6 @@ _MAX_PARALLEL_STOPS = 16
 #: the node that made those fail that have failed.
 _PEER_FAILURE_SECONDS, _CAUSE_SECONDS = 0.5, 30.0
 _COMMAND_NOT_FOUND, _COMMAND_NOT_EXECUTABLE = 127, 126
-#: Words in the error of a pull that hint at a temporary problem.
-_TRANSIENT_PULL_ERRORS = ("timeout", "timed out", "connection", "temporary", "toomanyrequests")
 
 
 class _CannotStartError(Exception):
@@ -365,8 +364,7 @@ def _get_data_volume(job: ContainerJob) -> str:
 
 
 def _image_facts(step: str, reason: str) -> Facts:
-    is_transient = any(word in reason.lower() for word in _TRANSIENT_PULL_ERRORS)
-    return Facts(steps=[StepFacts(step)], image_error=reason, transient=is_transient)
+    return Facts(steps=[StepFacts(step)], image_error=reason, transient=is_transient(reason))
 
 
 def _collect_refusal_facts(step: Mapping[str, Any], error: EngineRequestError) -> Facts:

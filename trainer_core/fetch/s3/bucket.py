@@ -53,8 +53,10 @@ class S3Source(Source):
         try:
             objects = [meta for page in obstore.list(connection.store, self._prefix or None) for meta in page]
             single = not objects and self._prefix
-            if single:
-                objects = [obstore.head(connection.store, self._prefix)]
+            # Not by HEAD, whose answer has no body: the code of a refusal is in it.
+            objects = [obstore.get(connection.store, self._prefix).meta] if single else self._drop_markers(objects)
+            if not objects:
+                raise FileNotFoundError
         except FileNotFoundError:
             raise FetchError(f"{uri} has no objects; check bucket and prefix in storage_uri") from None
         except BaseError as error:
@@ -88,11 +90,27 @@ class S3Source(Source):
         return connect(self._settings, self._bucket, self._retries)
 
     def _build_files(self, objects: Sequence[Any], root: str) -> Iterator[SourceFile]:
-        """Yield the files among the objects, without the empty objects that consoles create as folders."""
-        empty = {meta["path"] for meta in objects if not meta["size"]}
-        folders = empty & {str(parent) for meta in objects if empty for parent in PurePosixPath(meta["path"]).parents}
+        """Yield the files among the objects."""
         for meta in objects:
             key = meta["path"]
             path = key.removeprefix(root)
-            if key not in folders and not is_ignored(path, self._settings.ignore, key):
+            if not is_ignored(path, self._settings.ignore, key):
                 yield SourceFile(path, meta["size"], (meta["e_tag"] or "").strip('"'))
+
+    def _drop_markers(self, objects: Sequence[Any]) -> list[Any]:
+        """Return the objects without the empty ones that consoles create as folders.
+
+        obstore leaves out the slash at the end of their keys. So without the slash no object has the key.
+        """
+        empty = {meta["path"] for meta in objects if not meta["size"]}
+        markers = empty & {str(parent) for meta in objects if empty for parent in PurePosixPath(meta["path"]).parents}
+        markers |= empty & {meta["path"] for meta in objects if meta["size"]}
+
+        def check(key: str) -> None:
+            try:
+                obstore.get(self._connection.store, key)
+            except FileNotFoundError:
+                markers.add(key)
+
+        run_parallel(check, empty - markers, WORKERS)
+        return list({meta["path"]: meta for meta in objects if meta["size"] or meta["path"] not in markers}.values())

@@ -15,6 +15,8 @@ _CODE = re.compile(r"<Code>\s*([A-Za-z]+)\s*</Code>|\(([A-Za-z0-9]+)\) when call
 _STATUS = re.compile(r"non-2xx status code: (\d{3})|HTTPStatusCode\W+(\d{3})")
 #: The cause of a connection error, deep inside the text of obstore.
 _DETAIL = re.compile(r'message: "([^"]+)"|(dns error|operation timed out|TimedOut)')
+#: A key that is no path, in the text of obstore.
+_KEY = re.compile(r'path: ("(?:[^"\\]|\\.)*")')
 _MAX_DETAIL_LENGTH = 300
 
 _KEYS = "check access_key_id and secret_access_key"
@@ -40,6 +42,7 @@ _BY_CODE: dict[str, tuple[str, bool]] = {
     "PermanentRedirect": (_REGION, False),
     "PreconditionFailed": ("the object changed while it was fetched; fetch again when no process writes to it", True),
     "RequestExpired": (_EXPIRED, False),
+    "RequestTimeout": ("the storage waited too long for the request; try again later", True),
     "RequestTimeTooSkewed": ("the clock of this machine is wrong; set it", False),
     "SignatureDoesNotMatch": (f"the secret access key does not match the access key; {_KEYS}", False),
     "ServiceUnavailable": ("the storage is unavailable; try again later", True),
@@ -81,7 +84,8 @@ def _convert_client_error(text: str, detail: str, name: str) -> FetchError:
     if "redirect without LOCATION" in text:
         return FetchError(f"{name}: {_REGION}")
     if "invalid path" in text or "empty path segment" in text:
-        return FetchError(f"{name}: a key is not a valid path of a file; rename the object ({_truncate(line)})")
+        bucket, key = "/".join(name.split("/")[:3]), _find_first(_KEY, text) or "a key"
+        return FetchError(f"{bucket}: {_truncate(key)} is not a valid path of a file; rename the object")
     if "InvalidCertificate" in text:
         return FetchError(f"{name}: the certificate of the storage is not trusted; set AWS_CA_BUNDLE to the CA's file")
     if "HTTP error" in text or "Could not connect" in text or "body error" in text:
