@@ -6,9 +6,7 @@ provider write the outcome of the TrainJob to that event.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
-from numbers import Real
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk import Asset, BaseOperator, get_current_context
@@ -17,7 +15,7 @@ from airflow.sdk.definitions.mappedoperator import OperatorPartial
 from airflow.sdk.definitions.xcom_arg import XComArg
 
 from trainer_core import validation
-from trainer_core.jobs import Outcome
+from trainer_core.jobs import Outcome, extract_metrics
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions._internal.expandinput import ExpandInput
@@ -103,15 +101,14 @@ class ModelAsset(Model):
         Raises:
             ValueError: The new model lacks the metric, or it is not a finite number.
         """
-        found = _select_finite(metrics)
+        found = extract_metrics({"metrics": dict(metrics)})
         if self.metric not in found:
             known = ", ".join(sorted(found)) or "none"
             raise ValueError(f"ModelAsset {self.name!r}: the new model has no metric {self.metric!r}; it has: {known}")
-        partition = get_run_partition() if partition is None else partition
-        event = _find_last(inlet_events[self], partition, lambda each: self.metric in _select_finite(each))
+        event = _find_last(inlet_events[self], get_run_partition() if partition is None else partition, self.metric)
         if event is None:
             return True
-        difference = found[self.metric] - _select_finite(event.extra["metrics"])[self.metric]
+        difference = found[self.metric] - extract_metrics(event.extra)[self.metric]
         return bool(difference > 0 if self.mode == "max" else difference < 0)
 
 
@@ -203,16 +200,15 @@ def choose_partition(given: str | None, key: str | None) -> str | None:
     return key if given is None else given
 
 
-def _find_last(events: Any, partition: str | None, has_metric: Callable[[Any], bool] = lambda _: True) -> Any:
-    """Return the last event of an Asset, or of one partition of it, whose metrics are not without the wanted one.
+def _find_last(events: Any, partition: str | None, metric: str | None = None) -> Any:
+    """Return the last event of an Asset, or of one partition of it, or the last one that has a metric.
 
-    Airflow does not select events by partition.
+    Airflow does not select events by them.
     """
 
     def is_wanted(event: Any) -> bool:
-        return (partition is None or event.partition_key == partition) and has_metric(
-            (event.extra or {}).get("metrics")
-        )
+        has_metric = metric is None or metric in extract_metrics({"metrics": (event.extra or {}).get("metrics")})
+        return has_metric and (partition is None or event.partition_key == partition)
 
     if partition is None:
         return next(filter(is_wanted, reversed(events)), None)
@@ -223,16 +219,6 @@ def _find_last(events: Any, partition: str | None, has_metric: Callable[[Any], b
         if found is not None or len(newest) < limit:
             return found
         limit *= 10
-
-
-def _select_finite(metrics: Any) -> dict[str, Any]:
-    """Return the metrics that are finite numbers, also of numpy."""
-    items = metrics.items() if isinstance(metrics, Mapping) else ()
-    return {
-        name: value
-        for name, value in items
-        if not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
-    }
 
 
 def update_asset_events(outlets: Iterable[Any], outcome: Outcome, partition: str | None = None) -> None:

@@ -8,6 +8,7 @@ import re
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+import numpy as np
 import pytest
 from airflow.sdk import DAG, Asset, task, task_group
 from airflow_fakes import double
@@ -213,7 +214,7 @@ def test_a_model_without_the_metric_does_not_make_the_next_one_an_improvement(be
     seen = events({"accuracy": 0.99}, *[between] * 3)
 
     assert not MODEL.is_improved_by({"accuracy": 0.1}, seen)
-    assert MODEL.is_improved_by({"accuracy": 0.995}, seen)
+    assert MODEL.is_improved_by({"accuracy": np.float32(0.995)}, seen)
     assert MODEL.last(seen) == {"metrics": between}
 
 

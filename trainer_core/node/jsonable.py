@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 from collections.abc import Mapping, Set
 from enum import Enum
+from numbers import Complex, Integral, Number, Real
 from typing import Any
 
 #: Arrays up to this size become lists; larger ones belong in a file.
@@ -41,8 +41,7 @@ def to_json_data(value: Any) -> tuple[Any, str]:
         kind, _, reason = _describe(value, error).partition(": ")
         note = f"the function returned {kind}, which is not JSON: return numbers, strings, lists and dicts"
         return None, f"{note} ({reason})" if reason else note
-    entry = data.get("metrics") if isinstance(data, dict) else None
-    for name, number in entry.items() if isinstance(entry, dict) else ():
+    for name, number in _as_dict(_as_dict(data).get("metrics")).items():
         if not is_finite_number(number) and not isinstance(number, bool):
             lost.setdefault(f"result.metrics.{name}", (_NO_METRIC, f"result.metrics.{name}"))
     places: dict[str, list[str]] = {}
@@ -56,8 +55,8 @@ def extract_metrics(result: Any) -> dict[str, float | None]:
 
     What else it has by name is None: it is not a finite number, and no earlier report replaces it.
     """
-    top = {name: value for name, value in _as_dict(result).items() if name not in ("metrics", "artifacts")}
-    entry = _as_dict(result).get("metrics")
+    top = dict(_as_dict(result))
+    entry, _ = top.pop("metrics", None), top.pop("artifacts", None)
     source = entry if isinstance(entry, dict) else top
     return {
         **{str(name): float(value) for name, value in source.items() if is_finite_number(value)},
@@ -72,8 +71,10 @@ def extract_artifacts(result: Any) -> dict[str, str]:
 
 
 def is_finite_number(value: Any) -> bool:
-    # An int can be too large for a float.
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    try:
+        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:  # An int can be too large for a float.
+        return False
 
 
 def to_text(text: str) -> str:
@@ -105,10 +106,8 @@ def _convert(value: Any, where: str, lost: _Lost, above: tuple[int, ...]) -> Any
         return [_convert_item(item, f"{where}[{index}]", lost, above) for index, item in enumerate(value)]
     if isinstance(value, Set):
         items = [_convert_item(item, where, lost, above) for item in value]
-        try:
-            return sorted(items)
-        except TypeError:
-            return sorted(items, key=json.dumps)
+        is_of_numbers = all(isinstance(item, (int, float)) for item in items)
+        return sorted(items, key=None if is_of_numbers else json.dumps)
     if hasattr(type(value), "__dataclass_fields__"):
         from dataclasses import fields  # Takes time.
 
@@ -151,9 +150,7 @@ def _convert_scalar(value: Any, where: str, lost: _Lost) -> Any:
 
 def _simplify(value: Any) -> Any:
     """Return the text of a date or path, or the numbers of a numpy or torch value, without importing either library."""
-    # They take time.
-    from datetime import date, time
-    from numbers import Complex, Integral, Number, Real
+    from datetime import date, time  # Takes time.
 
     if isinstance(value, Enum):
         return value.value
