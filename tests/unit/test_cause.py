@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from trainer_core.jobs import Category
@@ -129,6 +130,14 @@ def test_the_end_of_a_file_is_a_mistake_and_the_end_of_a_pool_is_none():
     trace = 'File "/usr/lib/python3.11/multiprocessing/connection.py", line 399, in _recv\n    raise EOFError\nEOFError'
     assert is_lost_peer({"type": "EOFError", "message": "", "traceback": trace})
     assert not is_lost_peer({"type": "EOFError", "message": "Ran out of input", "traceback": "pickle.load(file)"})
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["Command 'make' timed out after 5 seconds", "the connection settings are wrong", "Connection refused", "no data"],
+)
+def test_other_errors_of_connections_and_commands_are_mistakes(message):
+    assert not is_lost_peer({"type": "RuntimeError", "message": message, "traceback": ""})
 
 
 def test_a_process_of_a_pool_that_aborts_has_not_run_out_of_memory():

@@ -32,8 +32,8 @@ _NOTE_LIMIT = 512
 _LOCK_SECONDS = 5.0
 #: Errors that the loss of a peer provokes: of gloo, NCCL, torch's stores, sockets, pools of processes, DataLoaders.
 _LOST_PEER = re.compile(
-    r"connection (was likely |was |is )?(re)?(set|closed|aborted|lost)\b|broken pipe|socket (closed|timeout)"
-    r"|timed out (waiting|after)|wait timeout after|failed to recv|recvValue failed|sendBytes failed"
+    r"connection (was likely |was |is )?(reset|closed|aborted|lost)\b|broken pipe|socket (closed|timeout)"
+    r"|timed out waiting [0-9]+ ?ms|wait timeout after|failed to recv|recvValue failed|sendBytes failed"
     r"|(application|collective|operation).{0,40}time(d )?-?out|Watchdog caught|ncclRemoteError|ncclSystemError"
     r"|NCCL communicator was aborted|gloo connectFullMesh failed|failed to connect to any network address"
     r"|DataLoader worker \(.*\) (is killed by signal: Terminated|exited unexpectedly$)",
