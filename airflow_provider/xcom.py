@@ -23,6 +23,10 @@ SUMMARY_KEY, TRIALS_KEY = "summary", "trials"
 _MAX_PARAMETERS, _MAX_PARAMETER = 100, 200
 #: Trials of a search that are pushed.
 _MAX_TRIALS = 100
+#: XComs of a task that entries of its result do not overwrite, besides those whose keys begin with ``trainjob_``.
+_RESERVED = {"ref", "status", "metrics", "artifacts", "diagnosis", "progress", "checkpoint", "resumed_from"}
+_RESERVED |= {PARAMETERS_KEY, DURATION_KEY, SUMMARY_KEY, TRIALS_KEY, "resource_use", "search", "best_ref", "best_value"}
+_RESERVED |= {"mlflow_run_id"}
 
 
 def pull(ti: Any, key: str) -> Any:
@@ -60,6 +64,22 @@ def push_outcome(ti: Any, outcome: Outcome) -> None:
         hidden = ("log_tail", "traceback")
         diagnosis = {key: value for key, value in data["diagnosis"].items() if key not in hidden and value is not None}
         ti.xcom_push(key="diagnosis", value={**diagnosis, "reason": _mask(diagnosis["reason"])})
+
+
+def keep_reserved(task: Any, ti: Any, result: Any) -> Any:
+    """Return the result; of one that Airflow would push by entries, push those that do not overwrite other XComs."""
+    if not (task.multiple_outputs and task.do_xcom_push and isinstance(result, Mapping)):
+        return result
+    entries = {str(key): value for key, value in result.items()}
+    reserved = sorted(key for key in entries if key in _RESERVED or key.startswith("trainjob_"))
+    if reserved:
+        task.multiple_outputs = False
+        for key in entries.keys() - reserved:
+            ti.xcom_push(key=key, value=entries[key])
+        task.log.info(
+            "XComs of the TrainJob have the keys %s; these entries are in return_value only", ", ".join(reserved)
+        )
+    return result
 
 
 def push_search_outcome(ti: Any, outcome: SearchOutcome, *, maximize: bool) -> dict[str, Any]:

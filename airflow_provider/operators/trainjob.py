@@ -633,7 +633,7 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
             raise AirflowSkipException(f"nothing has changed since TrainJob {outcome.reused_from} (Reuse)")
         if outcome.succeeded:
             assets.update_asset_events(self.outlets, outcome, self.spec.get("partition"))
-            return outcome.result
+            return xcom.keep_reserved(self, ti, outcome.result)
         self._saved_ref.forget(outcome.job)
         if self._interrupted:
             # `on_kill` cancelled the job, so its diagnosis must not decide whether Airflow retries the task.

@@ -324,7 +324,7 @@ class TrainJobSensor(OpenLineageMixin, assets.ChecksMapping, BaseSensorOperator)
         xcom.report_outcome(ti, self.log, outcome, log_is_written)
         if outcome.succeeded:
             assets.update_asset_events(self.outlets, outcome, self._ref_data.get(job_location.PARTITION_KEY))
-            return outcome.result
+            return xcom.keep_reserved(self, ti, outcome.result)
         raise build_failure(outcome, retry_can_help=False)
 
     def _cancel(self) -> None:

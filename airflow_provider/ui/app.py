@@ -193,7 +193,7 @@ def list_jobs(session: SessionDep, user: GetUserDep, shown: Annotated[_ListView,
     dags = readable & {shown.dag} if shown.dag else readable
     wanted = JobFilter(dags, shown.text, status, shown.partition, shown.since, shown.before)
     page = replace(wanted, before=shown.older_than) if shown.older_than else wanted
-    found = xcom_queries.list_submitted_jobs(session, page, _MAX_ROWS)
+    found, end, unreadable = xcom_queries.list_submitted_jobs(session, page, _MAX_ROWS)
     matching = [job for job in found if serializers.matches(job, shown.text, shown.partition)]
     jobs: dict[TaskKey, tuple[SubmittedJob, TrainJob | SearchSnapshot | None]] = {}
     rows: list[dict[str, Any]] = []
@@ -210,19 +210,15 @@ def list_jobs(session: SessionDep, user: GetUserDep, shown: Annotated[_ListView,
         rows = job_table.sort_rows(rows, shown.sort.removeprefix("-"), shown.sort.startswith("-"))
     labels = serializers.label_tasks([jobs[row["task"]][0] for row in rows], rows)
     # There can be older jobs if not all were read, or if the limit of jobs to read was reached.
-    last = None
-    if read_count < len(matching):
-        last = matching[read_count - 1]
-    elif len(found) == _MAX_ROWS:
-        last = found[-1]
+    older = matching[read_count - 1].at if read_count < len(matching) else end
     is_exact = not (shown.text or shown.status or shown.partition)
     return _mask_data(
         {
             "dags": xcom_queries.list_dag_ids(session, readable),
             "columns": serializers.list_column_names(rows),
             "jobs": [_serialize_row(*jobs[row["task"]], labels[row["task"]], row, shown.column) for row in rows],
-            "total": xcom_queries.count_submitted_jobs(session, wanted) if is_exact else None,
-            "older": last.at.isoformat() if last else None,
+            "total": xcom_queries.count_submitted_jobs(session, wanted) - unreadable if is_exact else None,
+            "older": older.isoformat() if older else None,
         }
     )
 

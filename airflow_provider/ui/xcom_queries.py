@@ -39,6 +39,13 @@ _KEYS = (
     *(CONN_ID_KEY, DashboardLink.xcom_key, LogsLink.xcom_key, MlflowLink.xcom_key, _DELETION_KEY),
 )
 _ENDED = (COMPLETE, FAILED)
+#: Types of XComs; those without one are dicts of plain values.
+_TYPES: dict[str, type] = {
+    **dict.fromkeys(("status", SUMMARY_KEY, CONN_ID_KEY), str),
+    **dict.fromkeys((DashboardLink.xcom_key, LogsLink.xcom_key, MlflowLink.xcom_key), str),
+    **dict.fromkeys((DURATION_KEY, "resumed_from"), int),
+    TRIALS_KEY: list,
+}
 #: Largest number of rows that are read for the jobs whose end a sensor has seen, and for the ids of DAGs.
 _MAX_SEEN, _MAX_DAGS = 40, 60
 
@@ -113,14 +120,23 @@ def get_submitted_job(session: Session, task: TaskKey) -> SubmittedJob | None:
         marker.task_id == task.task_id,
         marker.map_index == task.map_index,
     )
-    return next(iter(_read_jobs(session, found.subquery(), (*_KEYS, TRIALS_KEY))), None)
+    keys = (*_KEYS, TRIALS_KEY)
+    return next(iter(_read_jobs(session, session.execute(_build_statement(keys, found.subquery())), keys)), None)
 
 
-def list_submitted_jobs(session: Session, wanted: JobFilter, limit: int) -> list[SubmittedJob]:
-    """Return the newest jobs, newest first, without those that a user deleted."""
+def list_submitted_jobs(
+    session: Session, wanted: JobFilter, limit: int
+) -> tuple[list[SubmittedJob], datetime | None, int]:
+    """Return the newest jobs, newest first, without those that a user deleted.
+
+    Also returns when the last of them was submitted, if there can be older ones, and the number of those that cannot
+    be read.
+    """
     marker = aliased(XComModel)
     newest = _select_tasks(marker).where(*_build_conditions(marker, wanted)).order_by(marker.timestamp.desc())
-    return _read_jobs(session, newest.limit(limit).subquery())
+    rows = session.execute(_build_statement(_KEYS, newest.limit(limit).subquery())).all()
+    jobs = _read_jobs(session, rows, _KEYS)
+    return jobs, rows[-1].timestamp if len(rows) == limit else None, len(rows) - len(jobs)
 
 
 def count_submitted_jobs(session: Session, wanted: JobFilter) -> int:
@@ -253,9 +269,9 @@ def _build_statement(keys: Sequence[str], tasks: Subquery) -> Select[Any]:
     return statement.order_by(tasks.c.timestamp.desc())
 
 
-def _read_jobs(session: Session, tasks: Subquery, keys: Sequence[str] = _KEYS) -> list[SubmittedJob]:
+def _read_jobs(session: Session, rows: Iterable[Any], keys: Sequence[str]) -> list[SubmittedJob]:
     """Return the jobs, each with what its own task knows, or a sensor of the same run that has seen its end."""
-    jobs = list(_parse_rows(keys, session.execute(_build_statement(keys, tasks))))
+    jobs = list(_parse_rows(keys, rows))
     runs = {(job.task.dag_id, job.task.run_id) for job in jobs if job.xcoms.get("status") not in _ENDED}
     if not runs:
         return jobs
@@ -280,11 +296,20 @@ def _parse_rows(keys: Sequence[str], rows: Iterable[Any]) -> Iterator[SubmittedJ
             job = TrainJobRef.from_dict(ref)
         except ValueError:
             continue  # An XCom with the key "ref" of an unrelated task.
-        xcoms = {key: value for key, value in zip(keys, others, strict=True) if value is not None}
+        xcoms = {key: value for key, value in zip(keys, others, strict=True) if _has_type(key, value)}
         search = ref.get("search") if isinstance(ref.get("search"), Mapping) else None
         partition = str(ref[PARTITION_KEY]) if ref.get(PARTITION_KEY) else None
         task = TaskKey(dag_id, run_id, task_id, map_index)
         yield SubmittedJob(task, job, at, state and str(state), xcoms, search, partition)
+
+
+def _has_type(key: str, value: Any) -> bool:
+    """Return whether an XCom has the type of what the provider pushes; a task can push anything by this key."""
+    kind = _TYPES.get(key, dict)
+    if kind is not dict or not isinstance(value, dict):
+        return isinstance(value, kind)
+    plain = (int, float) if key == "metrics" else (str, int, float, type(None))
+    return all(isinstance(each, plain) or (name == "metrics" and _has_type(name, each)) for name, each in value.items())
 
 
 def _parse_value(value: Any) -> Any:

@@ -108,6 +108,22 @@ def test_expand_accepts_a_list_from_an_upstream_task(run_dag, xcom):
     assert [xcom(run, "train", map_index=index)["score"] for index in (0, 1)] == [0.5, 0.25]
 
 
+def test_entries_of_a_result_do_not_overwrite_the_xcoms_of_the_job(run_dag, xcom, client):
+    returned = {"status": {"ok": 1}, "diagnosis": {"x": {}}, "ref": "mine", "trainjob_conn_id": 1, "score": 0.5}
+
+    @task.trainjob(runtime="python")
+    def train(result: dict) -> dict:
+        return result
+
+    with a_dag() as dag:
+        train(returned)
+    dag_run = run_dag(dag)
+    assert xcom(dag_run, "train") == returned
+    assert (xcom(dag_run, "train", "status"), xcom(dag_run, "train", "score")) == ("Complete", 0.5)
+    assert xcom(dag_run, "train", "ref")["name"] == client.list_jobs()[0].name
+    assert [xcom(dag_run, "train", key) for key in ("diagnosis", "trainjob_conn_id")] == [None, "trainjob_default"]
+
+
 def test_expand_kwargs_accepts_dicts_of_arguments(run_dag, xcom):
     with a_dag() as dag_:
         train.expand_kwargs([{"lr": 0.5, "epochs": 2}, {"lr": 0.25}])

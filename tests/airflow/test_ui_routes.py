@@ -21,7 +21,7 @@ from airflow_provider.operators.search import SearchOperator
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.plugins.trainjob import TrainJobPlugin
 from airflow_provider.sensors.trainjob import TrainJobSensor
-from airflow_provider.ui import app, backend_view
+from airflow_provider.ui import app, backend_view, xcom_queries
 from trainer_core import CustomTrainer, CustomTrainerContainer, RestartPolicy
 from trainer_core.request import Owner, SearchEntry, TrainJobRequest
 from trainer_core.testing.training_functions import exit_with
@@ -85,6 +85,13 @@ def submitted(run_dag, gate, home):
         return task_of(run_dag(a_dag(dag_id, training(gate, **arguments))))
 
     return run
+
+
+def hostile_xcoms():
+    """Return what a task can push instead of an XCom of the provider."""
+    plain = [1, -1.5, True, "", "text", "{", [], {}, [1], [{"trial": {}, "parameters": {}}], {"a": {"b": [1]}}]
+    keys = ("category", "reason", "step", "percentage", "metrics", "accuracy", "by", "at", "lr", "silent")
+    return [*plain, *(dict.fromkeys(keys, each) for each in ({}, [1], "text", {"x": {}}, {"x": "y"}, None, 10**400))]
 
 
 def until(condition):
@@ -611,6 +618,32 @@ def test_the_list_reads_a_limited_number_of_rows_of_the_database(browse):
             read.append(counted.rows)
     # One row for each DAG is Airflow's own, for the DAGs that the user may read.
     assert 0 < max(read) <= 200 + count_dags()
+
+
+def test_an_xcom_with_any_value_costs_no_other_row(browse, submitted, gate):
+    gate.touch()
+    task = submitted("open_hostile")
+    columns = ["duration", "reason", "partition", "metric.accuracy", "param.lr"]
+    pages = [
+        *((browse(VIEWER), "api/jobs", {"column": columns, "sort": each}) for each in ("", *columns)),
+        *((browse(VIEWER, task), path, {}) for path in ("api/job", "api/search")),
+        (browse(VIEWER), "api/compare", {"job": urllib.parse.urlencode(task)}),
+    ]
+    for value in hostile_xcoms():
+        for key in (*xcom_queries._KEYS, "trials"):
+            push(task, key, value)
+        found = [user.get(path, **query).status_code for user, path, query in pages]
+        assert found == [*[200] * 7, 404, 200], value
+
+
+def test_pages_count_the_jobs_that_can_be_read(browse, submitted, monkeypatch):
+    monkeypatch.setattr(app, "_MAX_ROWS", 2)
+    tasks = [submitted(f"open_paged_{number}") for number in range(3)]
+    push(tasks[1], "ref", {"name": "no ref"})
+    first = browse(VIEWER).get("api/jobs").json()
+    assert [row["dag_id"] for row in first["jobs"]] == ["open_paged_2"]
+    older = browse(VIEWER).get("api/jobs", older_than=first["older"]).json()
+    assert older["jobs"][0]["dag_id"] == "open_paged_0"
 
 
 def test_a_filter_that_matches_nothing_reads_a_limited_number_of_jobs(browse, submitted, monkeypatch):
