@@ -193,6 +193,7 @@ def _set_xcom(session: Session, task: TaskKey, key: str, value: Mapping[str, Any
         task_id=task.task_id,
         run_id=task.run_id,
         map_index=task.map_index,
+        serialize=False,  # Else the model stores a string, which workers read as such.
         session=session,
     )
 

@@ -10,7 +10,7 @@ import urllib.parse
 import airflow
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
 from airflow_database import count_dags, count_rows, many_jobs
 from fake_cluster import Cluster
 from ui_scene import EDITOR, OUTSIDER, VIEWER, Browser, a_dag, push, ref_of, task_of, training
@@ -19,6 +19,7 @@ from airflow_provider.assets import ModelAsset
 from airflow_provider.decorators.trainjob import TrainJobDecoratedOperator
 from airflow_provider.operators.search import SearchOperator
 from airflow_provider.operators.trainjob import TrainJobOperator
+from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
 from airflow_provider.plugins.trainjob import TrainJobPlugin
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.ui import app, backend_view, xcom_queries
@@ -234,7 +235,22 @@ def test_a_change_is_recorded_in_the_audit_log_and_for_the_log_of_the_task(brows
         entry = session.scalars(select(Log).where(Log.event == "trainjob_suspend", Log.dag_id == "open_audit")).one()
         assert (entry.owner, entry.task_id) == ("editor", "train")
         recorded = select(XComModel.value).where(XComModel.key == "trainjob_action", XComModel.dag_id == "open_audit")
-        assert '"suspend"' in str(session.scalars(recorded).one())
+        assert session.scalars(recorded).one()["action"] == "suspend"
+
+
+def test_a_task_reads_who_changed_its_job(browse, trains, run_dag, xcom):
+    trained = trains("open_acted")
+    browse(EDITOR, trained).post("api/suspend")
+
+    @task
+    def describe(ti=None):
+        key = {"dag_id": trained["dag_id"], "task_ids": "train", "run_id": trained["run_id"], "key": ACTION_KEY}
+        watch = SuspensionWatch("it")
+        return [watch.has_changed("Running"), watch.has_changed("Suspended"), watch.describe(ti.xcom_pull(**key))]
+
+    with DAG("open_reader", schedule=None) as dag:
+        describe()
+    assert xcom(run_dag(dag), "describe")[2] == "TrainJob it was suspended by editor on the TrainJobs page"
 
 
 def test_a_job_claimed_by_another_dag_is_not_shown(browse, submitted, trains):
