@@ -1,6 +1,8 @@
-"""Names whose location in Airflow differs between the supported versions (3.1 and later)."""
+"""What differs between the supported versions of Airflow (3.1 and later), or follows from its settings."""
 
 from __future__ import annotations
+
+from airflow.configuration import conf
 
 try:
     from airflow.sdk.exceptions import (
@@ -30,6 +32,7 @@ except ImportError:  # before 3.2
     )
 
 __all__ = [
+    "REPORT_SECONDS",
     "AirflowException",
     "AirflowFailException",
     "AirflowNotFoundException",
@@ -41,3 +44,7 @@ __all__ = [
     "TaskDeferred",
     "XComNotFound",
 ]
+
+#: Seconds between two reports of a worker. Airflow fails a task that continues before its worker has reported that it
+#: paused, which can be that much later, and more on a busy machine: https://github.com/apache/airflow/issues/72716.
+REPORT_SECONDS = float(conf.getint("workers", "min_heartbeat_interval", fallback=5))

@@ -6,15 +6,31 @@ error. Where to train must not depend on that.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
 from airflow_provider.compat import AirflowNotFoundException
 from airflow_provider.exceptions import TrainJobConnectionMissingError, TrainJobConnectionUnreadableError
+from trainer_core.client import backend_for
+from trainer_core.secrets import redact
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+
+
+def check_constants(backend: Any, backend_config: Any, **conn_ids: str | None) -> None:
+    """Check, when the DAG is parsed, the arguments that say where a task leads; Airflow renders none of them."""
+    settings = backend_config if isinstance(backend_config, Mapping) else {}
+    named = {"backend": backend, **conn_ids, **{f"backend_config.{name}": value for name, value in settings.items()}}
+    for name, value in named.items():
+        if isinstance(value, str) and "{{" in value:
+            raise ValueError(
+                f"{name} is not templated, got {redact(value)}; pass a constant, computed in Python if need be"
+            )
+    if isinstance(backend, str):
+        backend_for(backend)
 
 
 def find_connection(conn_id: str) -> Connection | None:

@@ -9,10 +9,11 @@ from functools import cached_property
 from typing import Any
 
 from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.definitions._internal.mixins import ResolveMixin
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
 from airflow_provider.compat import XComNotFound
-from trainer_core import validation
+from trainer_core import naming, validation
 from trainer_core.client import TrainerClient
 from trainer_core.config import ClusterConfig
 from trainer_core.errors import JobElsewhereError, JobNotFoundError
@@ -36,15 +37,20 @@ class TaskRef(PlainXComArg):
             return None
 
 
-def to_template_value(value: Any, search_key: str = "best_ref") -> Any:
+def to_template_value(value: Any, search_key: str = "best_ref", *, is_ref: bool = False) -> Any:
     """Return a value that Airflow can render: a ref as a dict, because Airflow does not render unknown objects.
 
-    The result of a task that has a TrainJob, or a search, stands for its ref.
+    The result of a task that has a TrainJob, or a search, stands for its ref. What is no template is checked: a ref, or
+    a name unless it `is_ref`.
     """
     if isinstance(value, PlainXComArg):
         return _find_ref(value, search_key)
     # Airflow walks through every value of a template field.
     validation.check_size("job", value)
+    if not isinstance(value, ResolveMixin) and not any(mark in str(value) for mark in ("{{", "{%")):
+        job = TrainJobRef.from_dict(parse_ref_data(value)) if is_ref else parse_job(value)
+        if isinstance(job, str):
+            naming.validate_name(job)
     return value.to_dict() if isinstance(value, TrainJobRef) else value
 
 

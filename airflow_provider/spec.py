@@ -62,14 +62,20 @@ def build_spec(
         definition = _set_func_args(definition, PartialArgs(all_args))
     elif all_args:
         definition = _set_func_args(definition, all_args)
+    sources = initializer if isinstance(initializer, Mapping) else {}
+    late_uris = {role: uri for role, uri in sources.items() if is_upstream_result(uri)}
     data = request_builder.build_request_data(
         backend=backend_class,
         runtime=runtime,
         trainer=definition,
-        initializer=initializer_from_dict(initializer) if isinstance(initializer, Mapping) else initializer,
+        initializer=initializer_from_dict({**initializer, **dict.fromkeys(late_uris, _PLACEHOLDER)})
+        if isinstance(initializer, Mapping)
+        else initializer,
         options=_parse_yaml("options", options, "- QueueName: nightly") if isinstance(options, str) else options,
         folder=folder,
     )
+    for role, uri in late_uris.items():
+        data["initializer"][role]["storage_uri"] = uri
     if partition is not None:
         if not is_upstream_result(partition) and not validation.is_placeholder(partition):
             validation.check_partition(partition)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import TriggerRule
 
-from airflow_provider import assets, job_location, xcom
+from airflow_provider import assets, connections, job_location, xcom
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core.client import TrainerClient
@@ -45,6 +45,7 @@ class ManageOperator(assets.ChecksMapping):
         super().__init__(**kwargs)
         if not job:
             raise ValueError("job is empty; pass the name of a TrainJob, or its ref, such as train.output")
+        connections.check_constants(backend, backend_config, trainjob_conn_id=trainjob_conn_id)
         self.job = job_location.to_template_value(job, self.search_key)
         self.backend = backend
         self.backend_config = backend_config
@@ -109,7 +110,7 @@ class DeleteTrainJobOperator(ManageOperator):
         kwargs: Arguments of every operator.
 
     Raises:
-        ValueError: `job` is empty; raised when the DAG is parsed.
+        ValueError: An argument is invalid; raised when the DAG is parsed.
     """
 
     search_key = "ref"
@@ -167,7 +168,7 @@ class SuspendTrainJobOperator(_SuspendResumeOperator):
         kwargs: Arguments of every operator.
 
     Raises:
-        ValueError: `job` is empty; raised when the DAG is parsed.
+        ValueError: An argument is invalid; raised when the DAG is parsed.
     """
 
     def _apply(self, client: TrainerClient, ref: TrainJobRef) -> None:
@@ -193,7 +194,7 @@ class ResumeTrainJobOperator(_SuspendResumeOperator):
         kwargs: Arguments of every operator.
 
     Raises:
-        ValueError: `job` is empty; raised when the DAG is parsed.
+        ValueError: An argument is invalid; raised when the DAG is parsed.
     """
 
     def _apply(self, client: TrainerClient, ref: TrainJobRef) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,6 +10,7 @@ from airflow_provider import assets, tracking
 from airflow_provider.compat import AirflowSkipException
 from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.operators.manage import ManageOperator
+from trainer_core import validation
 from trainer_core.client import TrainerClient
 from trainer_core.jobs import TrainJobRef
 from trainer_core.secrets import redact
@@ -57,7 +59,7 @@ class PromoteModelOperator(ManageOperator):
             operator.
 
     Raises:
-        ValueError: `job` is empty; raised when the DAG is parsed.
+        ValueError: An argument is invalid; raised when the DAG is parsed.
     """
 
     template_fields: Sequence[str] = ("job", "model", "metric", "alias", "partition", "registry")
@@ -84,6 +86,12 @@ class PromoteModelOperator(ManageOperator):
         for name, value in texts.items():
             if not isinstance(value, str) and not hasattr(value, "resolve"):  # Not a result of an upstream task.
                 raise ValueError(f"{name} must be a string, got {redact(value)}")
+            if value == "":
+                raise ValueError(f"{name} is empty")
+        validation.check_one_of("mode", mode, ("max", "min"))
+        delta: Any = min_delta
+        if not isinstance(delta, (int, float)) or not 0 <= delta < math.inf:
+            raise ValueError(f"min_delta must be a number of at least 0, got {redact(min_delta)}")
         super().__init__(job=job, **kwargs)
         self.model = model
         self.metric = metric

@@ -25,6 +25,7 @@ from airflow_provider import (
     assets,
     cancellation,
     connection_secrets,
+    connections,
     deferral,
     job_location,
     links,
@@ -193,6 +194,8 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        conn_ids = {"trainjob_conn_id": trainjob_conn_id, "mlflow_conn_id": mlflow_conn_id}
+        connections.check_constants(backend, backend_config, **conn_ids)
         data = spec.build_spec(
             backend=backend,
             backend_config=backend_config,

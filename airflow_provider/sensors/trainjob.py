@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider import assets, cancellation, deferral, job_location, task_log, tracking, xcom
-from airflow_provider.compat import AirflowException, AirflowSensorTimeout, AirflowSkipException
+from airflow_provider import assets, cancellation, connections, deferral, job_location, task_log, tracking, xcom
+from airflow_provider.compat import REPORT_SECONDS, AirflowException, AirflowSensorTimeout, AirflowSkipException
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError, build_failure
 from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.hooks.trainjob import TrainJobHook
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["TrainJobSensor"]
 
 _STATE_KEY = "trainjob_trouble"
+#: Least interval of mode="reschedule".
+_MIN_INTERVAL = 2 * REPORT_SECONDS
 #: What the sensor knows of the job that it waits for.
 _OF_JOB = ("ref", "_state", "_saved_state", "_log_forwarder", "_suspension", "_pending_failures")
 
@@ -78,8 +80,8 @@ class TrainJobSensor(OpenLineageMixin, assets.ChecksMapping, BaseSensorOperator)
         restarts: True: after a failure, start the next attempt that the job's `RestartPolicy` demands, and wait for
             that one. For a job whose task does not wait. Needs ``deferrable=True`` or ``mode="poke"``. False (default):
             the failure of the job is that of the sensor. Not templated.
-        kwargs: Arguments of every sensor. `poke_interval` is in seconds and defaults to 10; `timeout` is in seconds and
-            defaults to 7 days.
+        kwargs: Arguments of every sensor. `poke_interval` is in seconds and defaults to 10, the least for
+            ``mode="reschedule"``, which raises a shorter one; `timeout` is in seconds and defaults to 7 days.
 
     Raises:
         ValueError: An argument is invalid; raised when the DAG is parsed.
@@ -106,9 +108,14 @@ class TrainJobSensor(OpenLineageMixin, assets.ChecksMapping, BaseSensorOperator)
         super().__init__(**{"poke_interval": 10, **kwargs})
         if restarts and self.reschedule and not deferrable:
             raise ValueError("restarts=True needs deferrable=True or mode='poke': mode='reschedule' keeps one job only")
+        self._given_interval = self.poke_interval
+        if self.reschedule and not deferrable:
+            self.poke_interval = max(self.poke_interval, _MIN_INTERVAL)
         is_sweep = self.get_closest_mapped_task_group() is not None and not assets.job_names_partition(job)
         assets.check_outlets(self.task_id, self.outlets, is_sweep=is_sweep)
-        self.job = job_location.to_template_value(job)
+        conn_ids = {"trainjob_conn_id": trainjob_conn_id, "mlflow_conn_id": mlflow_conn_id}
+        connections.check_constants(backend, backend_config, **conn_ids)
+        self.job = job_location.to_template_value(job, is_ref=True)
         self.backend = backend
         self.backend_config = backend_config
         self.trainjob_conn_id = trainjob_conn_id
@@ -163,6 +170,13 @@ class TrainJobSensor(OpenLineageMixin, assets.ChecksMapping, BaseSensorOperator)
             return self.resume_execution(self._defer_unless_ended.__name__, {}, context)
         if self.reschedule:
             self._task_store = context.get("task_state_store")
+            if self.poke_interval != self._given_interval:
+                self.log.info(
+                    "poke_interval is %g s instead of %g s: Airflow fails a task that is rescheduled sooner than twice "
+                    "[workers] min_heartbeat_interval",
+                    self.poke_interval,
+                    self._given_interval,
+                )
         try:
             return super().execute(context)
         except (AirflowSensorTimeout, AirflowSkipException):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider import cancellation, client_cache, connection_secrets, job_location
-from airflow_provider.compat import AirflowException
+from airflow_provider.compat import REPORT_SECONDS, AirflowException
 from airflow_provider.exceptions import TrainJobConnectionUnreadableError
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
 from airflow_provider.trigger_event import JobEvent
@@ -43,10 +43,8 @@ _CANCEL_SECONDS = 1800.0
 #: Range of seconds after which a job without events is checked. The delay is random, because thousands of triggers can
 #: start at the same time and would block the event loop with simultaneous checks.
 _RECHECK_SECONDS = (15.0, 30.0)
-#: Seconds from the start of a trigger to its event. A worker reports up to five seconds (`[workers]
-#: min_heartbeat_interval`) later that it has deferred its task, and Airflow fails a task that was resumed before this
-#: report: https://github.com/apache/airflow/issues/72716.
-_MIN_DEFERRAL_SECONDS = 6.0
+#: Seconds from the start of a trigger to its event.
+_MIN_DEFERRAL_SECONDS = 3 * REPORT_SECONDS
 #: Cancellations in progress. The event loop itself keeps only weak references to its tasks.
 _cancellations: set[asyncio.Task[None]] = set()
 

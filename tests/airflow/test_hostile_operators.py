@@ -52,7 +52,7 @@ def test_an_operator_is_made_or_refused_in_one_line(operator, data):
     parameters = [
         each
         for kind in operator.__mro__
-        if kind.__module__.startswith("airflow_provider")
+        if kind.__module__.startswith("airflow_provider") and "__init__" in vars(kind)
         for each in inspect.signature(kind.__init__).parameters.values()
         if each.name not in AIRFLOWS and each.kind is each.KEYWORD_ONLY
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
+from functools import partial
 
 import pytest
 from airflow.sdk import DAG, task, task_group
@@ -18,6 +19,7 @@ from airflow_provider.operators.manage import (
     ResumeTrainJobOperator,
     SuspendTrainJobOperator,
 )
+from airflow_provider.operators.promote import PromoteModelOperator
 from airflow_provider.operators.runtimes import CreateRuntimeOperator, DeleteRuntimeOperator
 from airflow_provider.operators.search import SearchOperator
 from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOperator
@@ -345,6 +347,74 @@ def test_an_invalid_argument_is_refused_when_the_dag_is_parsed(arguments, messag
     with pytest.raises(ValueError, match=message) as refused:
         train_operator(**arguments)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"job": "Not A Name"}, "job name 'Not A Name' is not a DNS label"),
+        ({"job": {"name": "a-job"}}, "is not a TrainJob ref"),
+        ({"job": 3}, "is not a TrainJob ref"),
+        ({"backend": "kubernets"}, "unknown backend 'kubernets'"),
+        ({"trainjob_conn_id": "{{ params.team }}"}, "trainjob_conn_id is not templated"),
+        ({"backend_config": {"namespace": "{{ params.team }}"}}, r"backend_config\.namespace is not templated"),
+    ],
+)
+@pytest.mark.parametrize(
+    "operator_class",
+    [DeleteTrainJobOperator, partial(PromoteModelOperator, model="digits", metric="loss"), TrainJobSensor],
+)
+def test_a_wrong_literal_of_any_operator_is_refused_when_the_dag_is_parsed(operator_class, arguments, message):
+    with pytest.raises(ValueError, match=f"{message}|is not a TrainJob ref") as refused:
+        operator_class(**{"task_id": "manage", "job": "{{ params.job }}", **arguments})
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mode": "best"}, "mode must be one of max, min; got 'best'"),
+        ({"min_delta": -1}, "min_delta must be a number of at least 0, got -1"),
+        ({"min_delta": "much"}, "min_delta must be a number"),
+        ({"min_delta": float("nan")}, "min_delta must be a number"),
+        ({"metric": ""}, "metric is empty"),
+    ],
+)
+def test_a_wrong_literal_of_a_promotion_is_refused_when_the_dag_is_parsed(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        PromoteModelOperator(
+            **{"task_id": "promote", "job": "a-job", "model": "my model", "metric": "loss", **arguments}
+        )
+
+
+@pytest.mark.parametrize("place", [{"trainjob_conn_id": "{{ x }}"}, {"backend_config": {"namespace": "{{ x }}"}}])
+def test_where_a_training_leads_is_no_template(place):
+    with pytest.raises(ValueError, match=r"is not templated, got '\{\{ x \}\}'; pass a constant"):
+        TrainJobOperator(task_id="train", **place)
+
+
+def test_the_uri_of_an_upstream_task_is_an_initializer(run_dag, xcom, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rows.csv").write_text("1\n2\n")
+
+    def read() -> str:
+        from trainer_core import dataset_path
+
+        return (dataset_path() / "rows.csv").read_text()
+
+    def locate(folder: str):
+        return {"dataset": folder}
+
+    with a_dag() as dag:
+        located = task(locate, multiple_outputs=True)((tmp_path / "data").as_uri())
+        TrainJobOperator(
+            task_id="train",
+            runtime="python",
+            trainer=CustomTrainer(read),
+            initializer={"dataset": located["dataset"]},
+        )
+    assert dag.get_task("train").upstream_task_ids == {"locate"}
+    assert xcom(run_dag(dag), "train") == "1\n2\n"
 
 
 def test_an_initializer_can_be_a_uri():

@@ -10,6 +10,7 @@ import pytest
 from airflow_fakes import die, double, kill_supervisor_once
 
 from airflow_provider.compat import (
+    AirflowException,
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
@@ -41,8 +42,10 @@ def test_a_ref_is_accepted_in_every_rendered_form(submit, written):
 
 @pytest.mark.parametrize("job", ["not a ref", "a-name", "", None, 3, {"name": "a"}, "[1]", "{[1]: 2}"])
 def test_a_value_that_is_not_a_ref_is_refused(job):
+    sensor = a_sensor("{{ params.job }}")
+    sensor.job = job  # As Airflow renders it.
     with pytest.raises(TrainJobRejectedError, match="job must be the ref of a TrainJob") as caught:
-        execute(a_sensor(job))
+        execute(sensor)
     assert isinstance(caught.value, AirflowFailException)
 
 
@@ -260,6 +263,25 @@ def test_a_sensor_does_not_start_a_deleted_training_again(client, tmp_path):
     with pytest.raises(AirflowFailException, match="Infrastructure"):
         resumed(sensor, event)
     assert client.list_jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "interval"),
+    [
+        ({"mode": "reschedule", "poke_interval": 1}, 10),
+        ({"mode": "reschedule", "poke_interval": 30}, 30),
+        ({"mode": "reschedule", "poke_interval": 1, "deferrable": True}, 1),
+        ({"mode": "poke", "poke_interval": 1}, 1),
+    ],
+)
+def test_a_rescheduled_sensor_raises_an_interval_that_is_too_short_for_airflow(submit, task_log, arguments, interval):
+    sensor = a_sensor(submit(double, number=3), **arguments)
+    assert sensor.poke_interval == interval
+    ti = StandInTaskInstance("wait")
+    ti.get_first_reschedule_date = lambda context: None
+    with suppress(AirflowException, TaskDeferred):
+        sensor.execute({"ti": ti})
+    assert ("poke_interval is 10 s instead of 1 s" in task_log()) is (interval == 10)
 
 
 def test_a_sensor_of_mode_reschedule_refuses_restarts(running):
