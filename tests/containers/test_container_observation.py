@@ -24,7 +24,7 @@ from trainer_core.backends.container.engine import EngineRequestError
 from trainer_core.backends.container.paths import RESULT_PATH
 from trainer_core.backends.container.reconcile import Fail, Start, next_action
 from trainer_core.jobs import Category
-from trainer_core.lifecycle.diagnosis import Facts
+from trainer_core.lifecycle.diagnosis import Facts, diagnose
 
 TWO_NODES = build_request(trainer={"num_nodes": 2})
 
@@ -159,6 +159,18 @@ def test_a_container_that_never_started_has_no_exit_code():
     job = job_journal.parse_job([claim(build_job())], [raw_container(Status="created", StartedAt=timestamps.NEVER)])
     (container,) = job.containers
     assert (container.is_new, container.exit_code, container.started) == (True, None, None)
+
+
+@pytest.mark.parametrize("step", ["node-0", "dataset-initializer"])
+def test_a_container_whose_end_the_engine_has_not_seen_did_not_succeed(step):
+    raw = raw_container(step, Status="created", ExitCode=0)
+    job = job_journal.parse_job([claim(build_job())], [raw])
+    (container,) = job.containers
+    facts = outcome.collect_facts(job, Prints(), Fail(containers=[container]))
+
+    assert (container.succeeded, container.failed, container.exit_code) == (False, True, None)
+    assert f"digits-{step}: the engine does not know how the container ended" in str(facts.infrastructure_error)
+    assert diagnose(facts).retryable
 
 
 def test_journal_entries_without_a_claim_are_no_job():

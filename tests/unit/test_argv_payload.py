@@ -346,10 +346,9 @@ def test_torchrun_starts_the_processes_that_the_controller_asks_for_and_the_firs
 
 def test_without_torch_one_plain_process_takes_its_place_among_the_nodes(container):
     argv = argv_payload.render_argv(code_of(ranks), launch="torchrun")
-    process = container.start(argv, PET_NNODES="2", PET_NPROC_PER_NODE="1", PET_NODE_RANK="0")
-    ended = container.end(process)
+    ended = container.run(argv, PET_NNODES="2", PET_NPROC_PER_NODE="1", PET_NODE_RANK="0")
 
-    assert ended.result == ["0", "2", process.pid]
+    assert ended.result[:2] == ["0", "2"]
     assert ended.stderr == ""
 
 
@@ -413,10 +412,11 @@ def test_a_node_in_which_torchrun_has_no_processes_says_that_it_waits(monkeypatc
     monkeypatch.setattr(launching, "_PATIENCE", 0.01)
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        code = launching._watch(subprocess.Popen(["sleep", "0.2"]))
+        code, is_stopped = launching._watch(subprocess.Popen(["sleep", "0.2"]))
     finally:
         signal.signal(signal.SIGTERM, handler)
-    assert code == 0
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert (code, is_stopped) == (0, False)
     assert set(capfd.readouterr().out.splitlines()) == {launching.WAITING}
 
 
@@ -464,13 +464,13 @@ def test_the_first_process_of_a_container_ends_on_sigterm(container):
         import os
         import signal
 
-        print("process", os.getpid(), flush=True)
+        print("child of process", os.getppid(), flush=True)
         os.kill(1, signal.SIGTERM)
         signal.pause()
 
     ended = container.run(["unshare", *OWN_NUMBERS, *argv_payload.render_argv(code_of(train))])
 
-    assert ended.stdout == "process 1\n"
+    assert ended.stdout == "child of process 1\n"
     assert ended.code == 128 + signal.SIGTERM
 
 

@@ -15,13 +15,13 @@ import importlib.util
 import io
 import json
 import os
-import signal
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from types import AsyncGeneratorType, FrameType, GeneratorType, ModuleType, TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 _HERE = Path(__file__).absolute().parent
@@ -49,7 +49,17 @@ def _adopt() -> str:
 if not __package__:
     __package__ = _adopt()
 
-from . import beats, cgroup, env, hyperparameters, project, termination, torchrun  # noqa: E402 -- see above
+from . import (  # noqa: E402 -- see above
+    beats,
+    cgroup,
+    env,
+    exit_code,
+    hyperparameters,
+    project,
+    return_value,
+    termination,
+    torchrun,
+)
 from .load_function import PayloadError, load, shorten_socket_paths  # noqa: E402
 from .rank_lines import RankLines  # noqa: E402
 from .status_server import StatusServer  # noqa: E402
@@ -60,61 +70,88 @@ def main() -> int:
     _prepare()
     kills = cgroup.OomKills()
     try:
-        record = _call_and_share()
+        record, how = _call_and_share()
     except KeyboardInterrupt:
         raise
     except SystemExit as stop:
         termination.report_error(stop.with_traceback(strip_internal_frames(stop.__traceback__)))
+        if isinstance(stop.code, int) and not stop.code & 0xFF:
+            return 1  # Of other codes the system keeps as little.
         raise
     except BaseException as error:  # noqa: BLE001 -- the boundary of the process: every exception is its failure
         _report_failure(error)
         termination.report_values(Path(env.setting(env.TERMINATION_LOG)), **kills.describe())
         return 1
-    termination.report_record(record)
+    if termination.report_record(record):
+        exit_code.mark(how)
     getattr(_get_checkpoints(), "finish", bool)()
     beats.enter(beats.RETURNED)
     return 0
 
 
-def _call_and_share() -> dict[str, Any]:
-    """Call the function; return the record of its result once it lies with the checkpoints, if there are any."""
+def _call_and_share() -> tuple[dict[str, Any], str]:
+    """Call the function; return the record of its result, kept with the checkpoints, if any, and how it ended."""
     if env.rank() and env.setting(env.CHECKPOINT_PATH):
         from . import checkpoints
 
         checkpoints.remember_launch()
-    pause = {}
+    pause, how = {}, exit_code.RETURNED
     try:
         value = _call()
     except SystemExit as stop:
-        if stop.code not in (None, 0):
+        if not is_success(stop):
             raise
-        value = None
+        value, how = None, exit_code.EXITED
         if hasattr(stop, "paused_at"):
-            pause = {"paused_at": stop.paused_at}
+            pause, how = {"paused_at": stop.paused_at}, exit_code.RETURNED
     record = {} if env.rank() else {**termination.result_record(value), **pause}
     beats.enter(beats.OVER)
     getattr(_get_checkpoints(), "share_result", bool)(record)
-    return record
+    return record, how
+
+
+def is_success(stop: SystemExit) -> bool:
+    """Return whether Python exits with 0, and not because the system keeps the low byte of the code only."""
+    return stop.code is None or (isinstance(stop.code, int) and stop.code == 0)
 
 
 def call(payload: dict[str, Any], folder: Path) -> Any:
     """Load the function of a payload, call it with its arguments, and return its result."""
     with StatusServer(folder.parent):
-        function = load(payload, folder)
+        resume = partial(_resume, os.getpid(), env.keep())
         try:
+            function = load(payload, folder)
             value = function(**hyperparameters.override_args(payload.get("args") or {}))
-        except BaseException:
+        except BaseException as error:
+            resume(error)
             with beats.saving():
                 _wait_for_saves()
             raise
+        resume()
         with beats.saving():
             getattr(_get_checkpoints(), "flush", _wait_for_saves)()
-    if isinstance(value, (Awaitable, GeneratorType, AsyncGeneratorType)):
+    value = return_value.unwrap(value)
+    if (undone := return_value.find_undone(value)) is not None:
         raise PayloadError(
-            f"{payload.get('entry')} returned a {type(value).__name__} and did not run: a training function must be a "
-            "plain function, not async and not a generator"
+            f"{payload.get('entry')} returned {undone}, whose work was not done: a training function must be a plain "
+            "function that returns its result, not async and not a generator, map, partial, function or running Future"
         )
     return value
+
+
+def _resume(pid: int, restore: Callable[[], None], error: BaseException | None = None) -> None:
+    """Restore the variables of the node after the function, or end a fork: what follows belongs to its parent."""
+    if os.getpid() == pid:
+        return restore()
+    code: Any = getattr(error, "code", 1) if error else 0
+    with contextlib.suppress(Exception):  # The function may have closed the streams.
+        if error and not isinstance(error, SystemExit):
+            print_traceback(error)
+        elif not isinstance(code, (int, type(None))):
+            print(code, file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit((code or 0) & 0xFF if isinstance(code, (int, type(None))) else 1)
 
 
 def _wait_for_saves() -> None:
@@ -159,20 +196,9 @@ def _prepare() -> None:
                 atexit.register(getattr(sys, name).end_line)
     beats.begin()
     shorten_socket_paths()
-    if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        # The kernel delivers SIGTERM to PID 1 only if there is a handler.
-        signal.signal(signal.SIGTERM, exit_at_once)
-    # Blocked by `launch`, until there is a handler.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     if (_HERE.parent / _SHIPPED).is_file():
         # Last: an installed trainer_core takes precedence.
         sys.path.append(str(_HERE.parent.parent))
-
-
-def exit_at_once(number: int, frame: FrameType | None) -> None:
-    """Exit at once with the exit code of the signal, as any other process does."""
-    del frame
-    os._exit(128 + number)
 
 
 def _report_failure(error: BaseException) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 #: Path of the payload, the packaged function as JSON.
 PAYLOAD = "TRAINJOB_PAYLOAD"
@@ -35,11 +36,10 @@ BEATS = "TRAINJOB_BEATS"
 NODES = "TRAINJOB_NODES"
 #: The last launch of a node that this process has seen when it began; see `checkpoint_ranks.read_launch`.
 LAUNCH = "TRAINJOB_LAUNCH"
+#: Beginning of the paths of the marks of processes whose function has returned: see `exit_code`.
+MARKS = "TRAINJOB_MARKS"
 #: Marks every process of a job, so that all of them can be ended.
 UID = "TRAINJOB_UID"
-
-#: Of these variables those of a machine; the others are of one job.
-OF_MACHINE = (RESOURCE_INTERVAL, STATUS_SERVER)
 
 DEFAULTS = {
     TERMINATION_LOG: "/dev/termination-log",
@@ -54,6 +54,9 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "JAX_PROCESS_ID", "DMLC_TASK_ID", "PET
 #: Numbers of processes, by the launchers of `_RANKS`.
 _WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "JAX_NUM_PROCESSES", "DMLC_NUM_WORKER", NODES)
 
+#: Of torchrun: the number of processes on a node, and how many times it has restarted them.
+_OF_TORCHRUN = ("LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
+
 #: Name of the thread that saves a checkpoint. The function may import another copy of this package than bootstrap,
 #: which waits for it.
 SAVE_THREAD = "trainjob-save"
@@ -66,6 +69,22 @@ TRY_AGAIN = 75
 
 #: Size limit of a termination message in Kubernetes, in bytes; the same on every backend.
 RECORD_LIMIT = 4096
+
+
+def keep() -> Callable[[], None]:
+    """Return a function that gives the variables of the node the values that they have now."""
+    before = {name: value for name, value in os.environ.items() if _is_of_node(name)}
+
+    def restore() -> None:
+        for name in filter(_is_of_node, list(os.environ)):
+            del os.environ[name]
+        os.environ.update(before)
+
+    return restore
+
+
+def _is_of_node(name: str) -> bool:
+    return name.startswith("TRAINJOB_") or name in (*_RANKS, *_WORLD_SIZES, *_OF_TORCHRUN)
 
 
 def setting(name: str) -> str:
@@ -85,7 +104,7 @@ def world_size() -> int:
 
 def processes_on_node() -> int:
     """Return the number of processes that torchrun starts on this node; 1 without torchrun."""
-    return _first_number(("LOCAL_WORLD_SIZE",), 1)
+    return _first_number(_OF_TORCHRUN[:1], 1)
 
 
 def _first_number(names: tuple[str, ...], default: int) -> int:
@@ -94,5 +113,4 @@ def _first_number(names: tuple[str, ...], default: int) -> int:
 
 def restart() -> int:
     """Return how many times torchrun has restarted the processes of this node."""
-    text = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
-    return int(text) if text.isdecimal() else 0
+    return _first_number(_OF_TORCHRUN[1:], 0)

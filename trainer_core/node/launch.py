@@ -1,7 +1,7 @@
 """The second program in a container: installs packages, then starts the program of the node.
 
-It replaces itself with a plain process, which so gets the signals and has the exit code. It stays in front of torchrun,
-which has no handler for SIGTERM while it waits for the other nodes, and with the option `Stalled` as the attendant.
+It stays in front of that program, passes signals on, and decides the exit code: see `exit_code`. torchrun has no
+handler for SIGTERM while it waits for the other nodes. With the option `Stalled` it is the attendant as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import env, packages, resource_monitor, termination
+from . import env, exit_code, packages, resource_monitor, termination
 
 if TYPE_CHECKING:
     from .attendant import Attendant
@@ -45,7 +45,7 @@ class LaunchError(Exception):
 
 
 def main(launch: str, folder: str) -> None:
-    """Install the packages and replace this process with the program of the node. Does not return."""
+    """Install the packages, run the program of the node, and exit with the code of the node."""
     os.environ[env.PAYLOAD] = os.path.join(folder, PAYLOAD)
     has_checkpoints = bool(env.setting(env.CHECKPOINT_PATH))
     if has_checkpoints:
@@ -77,20 +77,24 @@ def main(launch: str, folder: str) -> None:
 
         os.environ[env.BEATS] = tempfile.mkdtemp(prefix="beats-", dir=folder)
         attendant = Attendant(Path(os.environ[env.BEATS]), json.loads(stalled), _write)
-    if is_torchrun or attendant is not None:
-        sys.exit(_watch(subprocess.Popen(command), is_torchrun, attendant))
-    # Until bootstrap has a handler: the kernel drops a signal to PID 1 without one.
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    os.execv(command[0], command)  # noqa: S606 -- an argument vector, no shell
+    os.environ[env.MARKS] = os.path.join(folder, "ended-")
+    log = Path(env.setting(env.TERMINATION_LOG))
+    code, is_stopped = _watch(subprocess.Popen(command), is_torchrun, attendant)
+    sys.exit(exit_code.decide(code, os.environ[env.MARKS], log, is_stopped, _write))
 
 
-def _watch(child: subprocess.Popen[bytes], is_torchrun: bool = True, attendant: Attendant | None = None) -> int:
+def _watch(
+    child: subprocess.Popen[bytes], is_torchrun: bool = True, attendant: Attendant | None = None
+) -> tuple[int, bool]:
     """Return the exit code as a container has it, or that of the attendant of a node that has stalled.
 
-    SIGTERM ends torchrun at once while it has no processes.
+    Return with it whether SIGTERM was received, which ends torchrun at once while it has no processes.
     """
+    is_stopped = False
 
     def stop(number: int, frame: Any) -> None:
+        nonlocal is_stopped
+        is_stopped = is_stopped or number == signal.SIGTERM
         if attendant is not None and attendant.is_silent():
             attendant.print_stacks()
         if not is_torchrun or _has_processes(child.pid):
@@ -100,19 +104,20 @@ def _watch(child: subprocess.Popen[bytes], is_torchrun: bool = True, attendant: 
             child.kill()
             os._exit(128 + number)
 
-    signal.signal(signal.SIGTERM, stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
     due = time.monotonic() + _PATIENCE
     while True:
         try:
             code = child.wait(_PATIENCE if attendant is None else attendant.pause)
         except subprocess.TimeoutExpired:
             if attendant is not None and attendant.check():
-                return _end(child, attendant)
+                return _end(child, attendant), is_stopped
             if is_torchrun and time.monotonic() >= due and not _has_processes(child.pid):
                 due = time.monotonic() + _PATIENCE
                 print(WAITING, flush=True)
         else:
-            return 128 - code if code < 0 else code
+            return 128 - code if code < 0 else code, is_stopped
 
 
 def _end(child: subprocess.Popen[bytes], attendant: Attendant) -> int:

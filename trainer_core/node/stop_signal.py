@@ -59,7 +59,7 @@ class StopSignal:
         if not self.received:
             self.received = True
             os.write(self._told, b"1")
-        if callable(self._previous) and getattr(self._previous, "__name__", "") != "exit_at_once":
+        if callable(self._previous):
             self._previous(number, frame)
 
     def _end_late(self) -> None:

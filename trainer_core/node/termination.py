@@ -166,16 +166,16 @@ def report_result(value: Any) -> None:
     report_record({} if env.rank() else result_record(value))
 
 
-def report_record(record: dict[str, Any]) -> None:
-    """Report the record of a return value, if this is rank 0."""
+def report_record(record: dict[str, Any]) -> bool:
+    """Report the record of a return value, if this is rank 0; return whether nothing is left to report."""
     if env.rank() != 0:
-        return
+        return True
     problem = _store(record)
     if problem:
         _warn(problem)
         record["note"] = "; ".join(filter(None, (problem, record.get("note"))))
     data = encode_result(record)
-    _report("result", lambda _, error: None if error else data, Path(env.setting(env.TERMINATION_LOG)))
+    return _report("result", lambda _, error: None if error else data, Path(env.setting(env.TERMINATION_LOG)))
 
 
 def report_error(error: BaseException, output: str | None = None) -> None:
@@ -219,17 +219,22 @@ def report_values(path: Path, **values: Any) -> None:
                 files.write(path, new)
 
 
-def _report(what: str, encode: Callable[[int, dict[str, Any] | None], bytes | None], path: Path) -> None:
-    """Write what `encode` returns for a size limit and the known error, and what `report_values` wrote."""
+def _report(what: str, encode: Callable[[int, dict[str, Any] | None], bytes | None], path: Path) -> bool:
+    """Write what `encode` returns for a size limit and the known error, and what `report_values` wrote.
+
+    Return whether it is written, or an error that was reported before.
+    """
     try:
         with locks.locked_if_possible(path.absolute().parent, _LOCK_SECONDS):
-            record = _read_record(path)
+            record = read_record(path)
             error = record["error"] if _has_error(record) else None
             data = _add_kept(lambda limit: encode(limit, error), _select_kept(record))
             if data is not None:
                 files.write(path, data)
     except OSError as problem:
         _warn(f"the {what} could not be written to {env.TERMINATION_LOG}={path}: {problem}")
+        return False
+    return True
 
 
 def _add_kept(encode: Callable[[int], bytes | None], kept: dict[str, Any]) -> bytes | None:
@@ -239,7 +244,8 @@ def _add_kept(encode: Callable[[int], bytes | None], kept: dict[str, Any]) -> by
     return complete if data and len(complete) <= env.RECORD_LIMIT else data
 
 
-def _read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> dict[str, Any]:
+    """Return the record of a node; empty if there is none, or one that cannot be read."""
     try:
         return parse_record(path.read_bytes()) or {}
     except OSError:

@@ -15,7 +15,14 @@ from trainer_core.jobs import Category, Diagnosis, JobFailedError, Outcome
 from trainer_core.options import ActiveDeadlineSeconds
 from trainer_core.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
-from trainer_core.testing.training_functions import exit_with, raise_error, run_forever
+from trainer_core.testing.training_functions import (
+    crash_at_exit,
+    end_process,
+    exit_with,
+    raise_error,
+    return_undone,
+    run_forever,
+)
 
 BuildRequest = Callable[..., TrainJobRequest]
 
@@ -50,6 +57,37 @@ class Failures(Contract):
     def test_a_nonzero_exit_code_fails_the_job(self, client: TrainerClient, build_request: BuildRequest) -> None:
         diagnosis = _get_diagnosis(client.wait(client.submit(build_request(exit_with, {"code": 3}))))
         assert (diagnosis.category, diagnosis.exit_code, diagnosis.retryable) == (Category.USER_CODE, 3, False)
+
+    def test_an_exit_code_of_which_the_system_keeps_0_fails_the_job(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        diagnosis = _get_diagnosis(client.wait(client.submit(build_request(exit_with, {"code": 256}))))
+        assert (diagnosis.category, diagnosis.retryable) == (Category.USER_CODE, False)
+        assert diagnosis.reason.startswith("SystemExit: 256")
+
+    # The debug backend would end the process of its caller.
+    @applies_to(runs_in_background=True)
+    def test_a_process_that_ends_with_0_before_its_function_returns_fails_the_job(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        diagnosis = _get_diagnosis(client.wait(client.submit(build_request(end_process))))
+        assert (diagnosis.category, diagnosis.retryable) == (Category.USER_CODE, False)
+        assert "it ended with exit code 0 and without a record that its function returned" in diagnosis.reason
+        assert client.get_job("job").status == "Failed"
+
+    @applies_to(runs_in_background=True)
+    def test_a_crash_after_the_function_has_returned_is_a_note(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        outcome = client.wait(client.submit(build_request(crash_at_exit)))
+        assert (outcome.status, outcome.result, outcome.metrics) == ("Complete", {"loss": 0.5}, {"loss": 0.5})
+        assert outcome.result_note == "the process ended with SIGSEGV after the function had returned"
+
+    def test_a_function_that_returns_work_that_was_not_done_fails_the_job(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        diagnosis = _get_diagnosis(client.wait(client.submit(build_request(return_undone))))
+        assert "return_undone returned dict of map, whose work was not done" in diagnosis.reason
 
     def test_exit_code_0_completes_the_job(self, client: TrainerClient, build_request: BuildRequest) -> None:
         assert client.wait(client.submit(build_request(exit_with, {"code": 0}))).status == "Complete"

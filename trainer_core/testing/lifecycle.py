@@ -16,7 +16,7 @@ from trainer_core.jobs import Category
 from trainer_core.options import Suspend
 from trainer_core.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to, wait_for_status, wait_until_suspended
-from trainer_core.testing.training_functions import return_value, run_forever
+from trainer_core.testing.training_functions import exit_on_stop, return_value, run_forever
 
 BuildRequest = Callable[..., TrainJobRequest]
 
@@ -84,6 +84,19 @@ class Lifecycle(Contract):
             client.resume("job")
         wait_for_status(client, "job", "Running")
         assert next(client.get_job_logs("job", follow=True)) == "it runs"
+
+    @applies_to(runs_in_background=True)
+    def test_a_function_that_exits_with_0_because_it_is_stopped_does_not_complete_the_job(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        client.submit(build_request(exit_on_stop))
+        assert next(client.get_job_logs("job", follow=True)) == "it runs"
+        client.suspend("job")
+        assert wait_until_suspended(client, "job").status == "Suspended"
+        client.resume("job")
+        wait_for_status(client, "job", "Running")
+        client.cancel("job")
+        assert client.get_job_outcome("job").status == "Failed"
 
     @applies_to(runs_in_background=True)
     def test_a_job_can_be_created_suspended(self, client: TrainerClient, build_request: BuildRequest) -> None:

@@ -15,6 +15,7 @@ from trainer_core.jobs import Observation, Outcome
 from trainer_core.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import (
+    clear_environment,
     diverge,
     report_progress,
     report_status,
@@ -43,6 +44,12 @@ class Results(Contract):
     ) -> None:
         outcome = client.wait(client.submit(build_request(return_value, {"value": None})))
         assert (outcome.status, outcome.result, outcome.result_note) == ("Complete", None, None)
+
+    def test_a_function_that_clears_its_environment_keeps_its_result(
+        self, client: TrainerClient, build_request: BuildRequest
+    ) -> None:
+        outcome = client.wait(client.submit(build_request(clear_environment)))
+        assert (outcome.status, outcome.result, outcome.result_note) == ("Complete", {"loss": 0.5}, None)
 
     def test_a_result_over_the_size_limit_is_dropped_and_marked_as_truncated(
         self, client: TrainerClient, build_request: BuildRequest

@@ -115,6 +115,47 @@ def exit_with(code: int) -> None:
     sys.exit(code)
 
 
+def end_process() -> None:
+    """End with code 0 in the middle of the training."""
+    import os
+
+    os._exit(0)
+
+
+def crash_at_exit() -> object:
+    """Return, and crash when Python ends."""
+    import atexit
+    import os
+    import signal
+
+    atexit.register(lambda: os.kill(os.getpid(), signal.SIGSEGV))
+    return {"loss": 0.5}
+
+
+def clear_environment() -> object:
+    import os
+
+    os.environ.clear()
+    os.environ["RANK"] = "1"
+    return {"loss": 0.5}
+
+
+def exit_on_stop() -> None:
+    """Exit with 0 when it is told to stop."""
+    import signal
+    import sys
+    import time
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    print("it runs")
+    time.sleep(600)
+
+
+def return_undone() -> object:
+    """Return the work that was to be done."""
+    return {"losses": map(abs, [1, 2])}
+
+
 def exit_in_turn(codes: list[int]) -> int:
     """Save a checkpoint, one step after the last one, and exit with the code of this start.
 

@@ -24,6 +24,8 @@ from trainer_core.lifecycle.restart_policy import AttemptRestarts, count_restart
 #: created and will be started. `RESTART`: a start has failed, and its RestartPolicy begins another run. `NOTE`: an
 #: event that does not change the job.
 SUSPEND, RESUME, RESTART, COPIED, LAUNCH, END, NOTE = "suspend", "resume", "restart", "copied", "launch", "end", "note"
+#: States in which an engine knows no end of a container.
+_NOT_STARTED = ("created", "configured", "initialized")
 _SIGNAL_BASE = 128
 _MAX_SIGNAL = 64
 
@@ -44,6 +46,7 @@ class Container:
     #: When it was started; None if it never was.
     started: datetime | None = None
     finished: datetime | None = None
+    #: None if it has not ended, or if the engine does not know its end, as Podman after a power cut.
     exit_code: int | None = None
     #: The engine reports that the process was killed because of its memory use.
     out_of_memory: bool = False
@@ -246,6 +249,8 @@ def _parse_container(raw: Mapping[str, Any]) -> Container:
     state, config = raw["State"], raw["Config"]
     labels = config.get("Labels") or {}
     started = parse_optional_time(state.get("StartedAt"))
+    # Podman reports a container whose end it has not seen as `created`, with its start and with exit code 0.
+    is_known = started is not None and state["Status"] not in _NOT_STARTED
     return Container(
         id=raw["Id"],
         name=raw["Name"].lstrip("/"),
@@ -256,7 +261,7 @@ def _parse_container(raw: Mapping[str, Any]) -> Container:
         created=parse_optional_time(raw.get("Created")),
         started=started,
         finished=parse_optional_time(state.get("FinishedAt")) if started else None,
-        exit_code=_parse_exit_code(int(state["ExitCode"])) if started else None,
+        exit_code=_parse_exit_code(int(state["ExitCode"])) if is_known else None,
         out_of_memory=bool(state.get("OOMKilled")),
         message=state.get("Error") or "",
     )

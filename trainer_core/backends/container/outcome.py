@@ -13,13 +13,12 @@ from trainer_core.backends.container import job_journal, names, observations
 from trainer_core.backends.container.engine import Engine, EngineRequestError
 from trainer_core.backends.container.job_journal import Container, ContainerJob
 from trainer_core.backends.container.logs import ProgressReader, read_last_lines
-from trainer_core.backends.container.paths import RESULT_PATH, TERMINATION_PATH
 from trainer_core.backends.container.plan import COPY, FETCH, NODE
 from trainer_core.backends.container.reconcile import Fail
 from trainer_core.backends.container.timestamps import format_time
 from trainer_core.jobs import AttemptMemory, build_complete_outcome
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
-from trainer_core.node import files
+from trainer_core.node import env, files
 from trainer_core.node.termination import parse_record
 from trainer_core.resource_use import summarize_resource_use
 
@@ -83,7 +82,10 @@ def collect_facts(job: ContainerJob, engine: Engine, failure: Fail) -> Facts:
     if failure.timed_out_step is not None:
         return Facts(steps=[_collect_timeout_facts(job, engine, failure.timed_out_step)])
     ordered = sorted(failure.containers, key=lambda each: (each.finished or job.created, each.name))
-    return Facts(steps=[_collect_step_facts(engine, each) for each in ordered])
+    unknown = [each.name for each in ordered if each.exit_code is None]
+    reason = f"{', '.join(unknown)}: the engine does not know how the container ended; the machine may have lost power"
+    lost = reason if len(unknown) == len(ordered) else None
+    return Facts(steps=[_collect_step_facts(job, engine, each) for each in ordered], infrastructure_error=lost)
 
 
 def _collect_timeout_facts(job: ContainerJob, engine: Engine, step: str) -> StepFacts:
@@ -94,10 +96,10 @@ def _collect_timeout_facts(job: ContainerJob, engine: Engine, step: str) -> Step
     return StepFacts(step, error_type="TimeoutError", error_message=message, log_tail=log)
 
 
-def _collect_step_facts(engine: Engine, each: Container) -> StepFacts:
+def _collect_step_facts(job: ContainerJob, engine: Engine, each: Container) -> StepFacts:
     return StepFacts.from_record(
         each.step,
-        _read_termination_record(engine, each),
+        _read_termination_record(job, engine, each),
         exit_code=each.exit_code,
         node=each.name,
         log_tail=read_last_lines(engine, each, _TAIL_LINES),
@@ -110,15 +112,22 @@ def read_node_records(job: ContainerJob, engine: Engine) -> dict[str, dict[str, 
     """Return the termination records of the nodes, by step."""
     nodes = (step["name"] for step in job.plan["steps"] if step["kind"] == NODE)
     containers = ((name, job.get_current_container(name)) for name in nodes)
-    return {name: _read_termination_record(engine, each) for name, each in containers if each is not None}
+    return {name: _read_termination_record(job, engine, each) for name, each in containers if each is not None}
 
 
-def _read_termination_record(engine: Engine, each: Container) -> dict[str, Any]:
+def _read_termination_record(job: ContainerJob, engine: Engine, each: Container) -> dict[str, Any]:
     """Return the termination record of a container; empty if it wrote none, a note if it cannot be read."""
     try:
-        return parse_record(engine.read_file(each.id, TERMINATION_PATH) or b"") or {}
+        return parse_record(_read_file(job, engine, each, env.TERMINATION_LOG)) or {}
     except (EngineRequestError, ValueError) as error:
         return {"note": f"the result cannot be read from container {each.name}: {error}"}
+
+
+def _read_file(job: ContainerJob, engine: Engine, each: Container, variable: str) -> bytes:
+    """Return the content of the file that a variable of a container names; empty without one."""
+    variables = (step.get("env") or {} for step in job.plan["steps"] if step["name"] == each.step)
+    path = next(variables, {}).get(variable)
+    return (engine.read_file(each.id, path) or b"") if path else b""
 
 
 def _store_result(
@@ -129,8 +138,8 @@ def _store_result(
     if not uri:
         return {}
     try:
-        data = engine.read_file(first.id, RESULT_PATH)
-        if data is None:
+        data = _read_file(job, engine, first, env.RESULT_URI)
+        if not data:
             return {}
         parts = urlsplit(uri)
         path = Path(unquote(parts.path) if parts.scheme else uri)

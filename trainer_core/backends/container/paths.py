@@ -9,10 +9,10 @@ from trainer_core.node import env
 
 #: Path of the fetched data in a container, by role.
 DATA_PATHS = {"dataset": env.DEFAULTS[env.DATASET_PATH], "model": env.DEFAULTS[env.MODEL_PATH]}
-#: Files that a node writes and that are read when it has exited. /dev/termination-log cannot be used, because /dev does
-#: not exist then. Every user of a container can write to /tmp.
-TERMINATION_PATH = "/tmp/trainjob-termination.json"  # noqa: S108
-RESULT_PATH = "/tmp/trainjob-result.json"  # noqa: S108
+#: Files that a node writes and that are read when it has exited. /dev does not exist then, and a mount can hide /tmp.
+#: They are created with the container, so that every user of it can write to them.
+TERMINATION_PATH = "/trainjob-termination.json"
+RESULT_PATH = "/trainjob-result.json"
 #: Path of the cache that jobs share. Data that is in it is linked and not fetched again.
 CACHE_PATH = "/trainjob-cache"
 #: File with the files of a large project, copied into the container of each node before it starts.

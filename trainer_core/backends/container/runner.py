@@ -40,6 +40,7 @@ from trainer_core.fetch.local_files import parse_local_path
 from trainer_core.jobs import Category, Outcome, TrainJobRef
 from trainer_core.k8s.failure_reasons import is_transient
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, is_consequence
+from trainer_core.node import env
 from trainer_core.request import TRACKING_SECRETS
 
 _log = logging.getLogger(__name__)
@@ -232,6 +233,8 @@ class ContainerJobRunner:
         if step.get("secrets"):
             self._write_credentials(step, key)
         if step["kind"] == NODE:
+            for path in filter(None, map(step["env"].get, (env.TERMINATION_LOG, env.RESULT_URI))):
+                self._engine.write_file(key, path, b"", mode=0o666)
             self._copy_code(job, key)
         return key
 

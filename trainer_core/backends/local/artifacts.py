@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from trainer_core.jobs import Progress
 from trainer_core.logs import find_last_progress
 from trainer_core.node.progress import PREFIX
-from trainer_core.node.termination import parse_record
 
 _TAIL_BYTES = 16_384
 _TAIL_LINES = 50
@@ -18,14 +16,6 @@ _TAIL_LINES = 50
 _PROGRESS_BYTES = 8 * 2**20
 _BLOCK_BYTES = 65_536
 _PROGRESS_PREFIX = PREFIX.encode()
-
-
-def read_termination_record(path: Path) -> dict[str, Any]:
-    """Return the termination record of a step; empty if it wrote none, or one that cannot be parsed."""
-    try:
-        return parse_record(path.read_bytes()) or {}
-    except OSError:
-        return {}
 
 
 def read_last_lines(log: Path, begin: int = 0) -> list[str]:

@@ -37,7 +37,7 @@ from typing import Any
 
 from trainer_core import naming
 from trainer_core.errors import BackendUnavailableError
-from trainer_core.node import env, files, locks
+from trainer_core.node import env, exit_code, files, locks
 
 #: More than an outcome with the last lines of a log.
 _RESERVE_BYTES = 32_768
@@ -201,8 +201,13 @@ class JobFolder:
         files.replace(self.reserve, os.urandom(_RESERVE_BYTES))
 
     def allocate_termination(self, step: str) -> None:
-        """Clear the termination message of a step, with disk space for another one."""
+        """Clear the termination message of a step, with disk space for another one, and the marks of its processes."""
         files.replace(self.termination_path(step), b" " * env.RECORD_LIMIT)
+        exit_code.clear_marks(self.marks_prefix(step))
+
+    def marks_prefix(self, step: str) -> str:
+        """Return the beginning of the paths of the marks of a step: see `exit_code`."""
+        return f"{self.termination_path(step)}."
 
     def is_supervised(self) -> bool:
         """Return whether the supervisor is alive. Decided by the lock it holds, never by a process id."""

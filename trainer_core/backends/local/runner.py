@@ -33,7 +33,6 @@ from trainer_core.backends.local.artifacts import (
     list_fetched_uris,
     read_last_lines,
     read_last_progress,
-    read_termination_record,
 )
 from trainer_core.backends.local.job_queue import JobQueue, Ticket
 from trainer_core.backends.local.job_record import JobRecord, StepRecord, make_ref, parse_cancellation, utc_timestamp
@@ -52,8 +51,9 @@ from trainer_core.jobs import (
 )
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, is_consequence
 from trainer_core.lifecycle.restart_policy import AttemptRestarts, count_restart
-from trainer_core.node import cgroup, env, locks, resource_monitor
+from trainer_core.node import cgroup, env, exit_code, locks, resource_monitor
 from trainer_core.node.attendant import Attendant
+from trainer_core.node.termination import read_record
 from trainer_core.resource_use import summarize_resource_use
 from trainer_core.validation import format_duration
 
@@ -71,6 +71,7 @@ _MAX_WAITING_REPORTS = 1000
 _LOG_TIMES_SECONDS = 1.0
 #: Pause before processes of an earlier start, which could not be killed, are looked for again.
 _LEFT_PROCESSES_SECONDS = 1.0
+_MARKING_PROGRAM = "trainer_core/node/exit_code.py"
 _QUEUE_POLL_SECONDS, _MAX_QUEUE_POLL_SECONDS = 0.2, 2.0
 
 
@@ -374,6 +375,7 @@ class LocalJobRunner:
         # An earlier run of the step, before the job was suspended, may have left a termination message.
         self._folder.allocate_termination(name)
         attendant, own = self._prepare_attendant(step)
+        own[env.MARKS] = self._folder.marks_prefix(name)
         kills = cgroup.OomKills()
         with _open_log(self._folder.log_path(name)) as log:
             process = await asyncio.create_subprocess_exec(
@@ -396,13 +398,14 @@ class LocalJobRunner:
             if attendant is not None and attendant.is_silent():
                 await asyncio.to_thread(attendant.print_stacks)
             await _terminate(process, self._grace)
-            self._record_step_end(state, process.returncode)
+            self._record_step_end(state, self._decide_code(step, process.returncode or 0, is_stopped=True))
             raise
         finally:
             for task in beside:
                 task.cancel()
             # The last reports are in the log before the end of the step is recorded.
             await asyncio.gather(*beside, return_exceptions=True)
+        code = self._decide_code(step, code)
         self._record_step_end(state, code)
         if code != 0:
             order = sum(each.status == job_record.STEP_FAILED for each in self._record.steps)
@@ -429,6 +432,15 @@ class LocalJobRunner:
                 await _terminate(process, self._plan.get("grace_seconds") or _TERMINATION_GRACE_SECONDS)
                 return attendant.code
         return await process.wait()
+
+    def _decide_code(self, step: dict[str, Any], code: int, is_stopped: bool = False) -> int:
+        """Return 0 for a node exactly if its functions have returned."""
+        name = step["name"]
+        # The program of a node of an older version, which is resumed, leaves no marks.
+        if step["kind"] != "node" or not (self._folder.code / _MARKING_PROGRAM).is_file():
+            return code
+        log, write = self._folder.termination_path(name), partial(self._append_to_log, name)
+        return exit_code.decide(code, self._folder.marks_prefix(name), log, is_stopped, write)
 
     def _append_to_log(self, name: str, text: str) -> None:
         """Write lines to the log of a step, on lines of their own."""
@@ -476,14 +488,14 @@ class LocalJobRunner:
         return environments.get_interpreter(self._state.environments, spec)
 
     def _collect_facts(self, name: str, code: int, out_of_memory: bool) -> StepFacts:
-        record = read_termination_record(self._folder.termination_path(name))
+        record = read_record(self._folder.termination_path(name))
         log_tail = read_last_lines(self._folder.log_path(name), self._log_sizes.get(name, 0))
         return StepFacts.from_record(
             name, record, exit_code=code, node=socket.gethostname(), log_tail=log_tail, out_of_memory=out_of_memory
         )
 
     def _read_node_records(self) -> list[dict[str, Any]]:
-        return [read_termination_record(self._folder.termination_path(step["name"])) for step in self._list_nodes()]
+        return [read_record(self._folder.termination_path(step["name"])) for step in self._list_nodes()]
 
     def _record_step_start(self, state: StepRecord, pid: int) -> None:
         if state.started:
