@@ -292,6 +292,27 @@ def test_a_print_shows_at_once_and_whatever_it_holds(node):
 # ---- ending --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("text", "line"), [("...", "...\n"), ("\r  5%\r 10%", "\r  5%\r 10%\n")])
+def test_a_follower_sees_a_line_that_does_not_end(node, text, line):
+    def train(text, gate):
+        import time
+        from pathlib import Path
+
+        print(text, end="", flush=True)
+        while not Path(gate).exists():
+            time.sleep(0.01)
+
+    gate = node.folder / "gate"
+    process = node.start(serializer.package(train, {"text": text, "gate": str(gate)}))
+    assert process.stdout is not None
+    process.stdout.reconfigure(newline="\n")
+
+    assert process.stdout.readline() == line
+    gate.touch()
+    assert node.end(process).code == 0
+
+
 def test_an_exception_is_reported_with_the_users_frames_only(node):
     def train():
         def step():

@@ -6,8 +6,9 @@ import io
 
 import pytest
 from clock import Clock
+from hypothesis import given, settings, strategies as st
 
-from trainer_core.node.rank_lines import RankLines
+from trainer_core.node.rank_lines import OpenLines, RankLines
 
 
 @pytest.fixture
@@ -30,7 +31,44 @@ def test_a_long_bar_has_a_line_every_ten_seconds(log):
     for percent in range(30):
         bar.write(f"\r{percent:3d}%")
         clock.sleep(1)
-    assert log.getvalue() == "[rank 1]  10%\n[rank 1]  20%\n"
+    assert log.getvalue() == "[rank 1]   9%\n[rank 1]  19%\n[rank 1]  29%\n"
+
+
+@settings(max_examples=200)
+@given(
+    writes=st.lists(
+        st.tuples(st.sampled_from(["\r 5%", ".", "loss", "\n", "a\nb", "a\n", ""]), st.integers(0, 15)), max_size=12
+    ),
+    has_rank=st.booleans(),
+)
+def test_what_was_written_is_seen_after_ten_seconds_and_a_line_that_is_younger_stays_whole(writes, has_rank):
+    log, clock = io.StringIO(), Clock()
+    stream = RankLines(log, 1, clock.monotonic) if has_rank else OpenLines(log, clock.monotonic)
+    # The model: the text of the open line, its age, and what was shown.
+    model, line, age = [], "", 0
+    for text, seconds in writes:
+        stream.write(text)
+        *ended, rest = (line + text).split("\n")
+        model += ended
+        age = 0 if ended or not line else age
+        line = rest
+        for passed in range(seconds + 1):
+            if line and age >= 9:
+                model.append(line)
+                line, age = "", 0
+            stream.show()
+            clock.sleep(passed < seconds)
+            age += passed < seconds
+    shown = [each.removeprefix("[rank 1] ") for each in log.getvalue().split("\n")]
+    states = [each.rpartition("\r")[2] for each in shown[:-1]]
+
+    assert states == [each.rpartition("\r")[2] for each in model]
+
+
+def test_one_process_alone_writes_at_once(log):
+    stream = OpenLines(log)
+    assert stream.write("\r 5%") == 4
+    assert log.getvalue() == "\r 5%"
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ from . import (  # noqa: E402 -- see above
     torchrun,
 )
 from .load_function import PayloadError, load, shorten_socket_paths  # noqa: E402
-from .rank_lines import RankLines  # noqa: E402
+from .rank_lines import OpenLines, RankLines, show_open_lines  # noqa: E402
 from .status_server import StatusServer  # noqa: E402
 
 
@@ -189,11 +189,18 @@ def _prepare() -> None:
     if sys.stderr is not None and not faulthandler.is_enabled():
         with contextlib.suppress(OSError, RuntimeError):  # faulthandler needs a stderr with a file descriptor.
             faulthandler.enable()
-    if env.processes_on_node() > 1:
-        for name in ("stdout", "stderr"):
-            if getattr(sys, name) is not None:
-                setattr(sys, name, RankLines(getattr(sys, name), env.rank()))
-                atexit.register(getattr(sys, name).end_line)
+    lines: list[OpenLines] = []
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            continue
+        if env.processes_on_node() > 1:
+            setattr(sys, name, RankLines(getattr(sys, name), env.rank()))
+            atexit.register(getattr(sys, name).end_line)
+            lines.append(getattr(sys, name))
+        else:
+            lines.append(OpenLines(getattr(sys, name)))
+            getattr(sys, name).write = lines[-1].write
+    show_open_lines(lines)
     beats.begin()
     shorten_socket_paths()
     if (_HERE.parent / _SHIPPED).is_file():
