@@ -89,8 +89,8 @@ PLAIN = {
     ),
     "class variable inside": (
         "",
-        "import dataclasses as d, typing\n@d.dataclass\nclass C:\n    n: typing.ClassVar[int] = 1\n    a: int = 2\n",
-        "len(d.fields(C))",
+        "import dataclasses as dc, typing\n@dc.dataclass\nclass C:\n    n: typing.ClassVar[int] = 1\n    a: int = 2\n",
+        "len(dc.fields(C))",
     ),
     "nonlocal": ("", "n = 0\ndef add():\n    nonlocal n\n    n += 1\nadd()\n", "n"),
     "super inside": (
@@ -231,7 +231,7 @@ class Case:
         """Return the bytes of the module's file and the name of its function."""
         codec, head, newline, indent, space = WRITINGS[self.writing]
         before, header, after, depth = MAKERS[self.maker]
-        entry, module, body, results, ends = "train", "", "", [], ""
+        entry, module, body, results, ends, four = "train", "", "", [], "", "    "
         for feature in self.features:
             lines, inside, result = _expand(feature)
             module += lines.partition("@AFTER\n")[0]
@@ -247,9 +247,9 @@ class Case:
             head
             + module
             + space
-            + (f"{before.rstrip()}\n" if before else "")
+            + (f"{before.rstrip().replace(four, indent)}\n" if before else "")
             + function
-            + after.replace("    ", indent)
+            + after.replace(four, indent)
             + "\n"
             + ends
         )

@@ -114,3 +114,43 @@ def test_the_oracle_notices_a_mistake_of_one_line(tmp_path, mistake):
     path.write_text(text.replace(line, becomes), encoding="utf-8")
 
     assert play(1, 110, tmp_path, "--first")["faults"]
+
+
+#: Mistakes in the values of a job, and the tests of values that notice them.
+VALUE_MISTAKES = {
+    "None becomes a text": (
+        "packaging/func_args.py",
+        "known in _NULLS)):\n        return None\n",
+        "known in _NULLS)):\n        return str(known)\n",
+        "cli/test_values_of_arguments.py",
+    ),
+    "an earlier metric is taken": (
+        "jobs.py",
+        "found = {**(reported or {}), **jsonable.extract_metrics(result)}",
+        "found = {**jsonable.extract_metrics(result), **(reported or {})}",
+        "unit/test_result_values.py",
+    ),
+    "a metric that is no number is filled from a report": (
+        "jobs.py",
+        "found = {**(reported or {}), **jsonable.extract_metrics(result)}",
+        "found = {**(reported or {}), **{k: v for k, v in jsonable.extract_metrics(result).items() if v}}",
+        "unit/test_result_values.py",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", VALUE_MISTAKES)
+def test_the_tests_of_values_notice_a_mistake_of_one_line(tmp_path, mistake):
+    file, line, becomes, tests = VALUE_MISTAKES[mistake]
+    shutil.copytree(ROOT / "trainer_core", tmp_path / "trainer_core", ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / "trainer_core" / file
+    text = path.read_text(encoding="utf-8")
+    assert text.count(line) == 1
+    path.write_text(text.replace(line, becomes), encoding="utf-8")
+
+    # The copy is imported, because it lies in the working directory of `python -m`.
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")]
+    program = [sys.executable, "-m", "pytest", *options, str(ROOT / "tests" / tests)]
+    ended = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=550, check=False)
+    assert ended.returncode == pytest.ExitCode.TESTS_FAILED, ended.stdout[-3000:]
