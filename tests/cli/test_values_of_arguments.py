@@ -166,3 +166,20 @@ def test_any_text_without_quotes_is_read_by_the_declared_type(functions, text, a
 
     assert by_command == repr(odd_values.read_argument(text, annotation))
     assert by_file == repr(odd_values.read_written(text, annotation))
+
+
+def test_a_search_reads_its_file_as_a_job_does(trainjob, tmp_path):
+    (tmp_path / "tuning.py").write_text(
+        "def train(lr, version: str, flag: str):\n"
+        "    assert (type(lr), version, flag) == (float, '1.10', 'true'), (lr, version, flag)\n"
+        "    return {'loss': lr}\n"
+    )
+    trial = "{runtime: python, trainer: {func: 'tuning:train', func_args: {version: 1.10, flag: true}}}"
+    (tmp_path / "tune.yaml").write_text(
+        f"trial: {trial}\nsearch_space: {{lr: [1e-3, 1e-4]}}\nalgorithm: GridSearch\ntrial_config: {{num_trials: 2}}\n"
+    )
+
+    found = trainjob.json("search", "tune.yaml", "--wait")
+
+    assert [trial["parameters"] for trial in found["trials"]] == [{"lr": 0.001}, {"lr": 0.0001}]
+    assert found["best"]["value"] == 0.0001

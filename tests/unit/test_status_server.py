@@ -373,7 +373,7 @@ def test_reports_pass_by_the_proxies_and_hosts_without_proxy_stay(tmp_path, monk
 
 def test_a_job_that_a_training_submits_does_not_report_as_its_parent(server):
     assert URL in os.environ
-    variables = supervisor._remove_job_variables(os.environ)
+    variables = supervisor.remove_job_variables(os.environ)
     assert [name for name in variables if "KUBEFLOW_TRAINER_SERVER" in name] == []
 
 

@@ -28,6 +28,7 @@ from trainer_core.backends import initializer_sources
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.environment_secrets import read_secrets
 from trainer_core.backends.runtime_packages import list_interpreter_packages
+from trainer_core.backends.supervisor import remove_job_variables
 from trainer_core.config import DebugBackendConfig, LocalProcessBackendConfig
 from trainer_core.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, UnsupportedError
 from trainer_core.fetch import cache, progress, schemes
@@ -450,6 +451,8 @@ def _job_environment(
     }
     before, handler, path = dict(os.environ), signal.getsignal(signal.SIGTERM), list(sys.path)
     secrets = _read_secrets(job, "trainer")
+    for name in before.keys() - remove_job_variables(before).keys():
+        del os.environ[name]
     os.environ.update({**launcher, **job.request.job_env, **trainer.literal_env, **secrets, **job_variables})
     try:
         yield

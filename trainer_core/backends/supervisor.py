@@ -27,12 +27,11 @@ _RUN_MODULE = (
 #: them on.
 _JOB_VARIABLES = frozenset(
     {
-        *(env.PAYLOAD, env.TERMINATION_LOG, env.RESULT_URI, env.NAME, env.NODES, env.UID, env.MARKS),
-        *(env.DATASET_PATH, env.MODEL_PATH, env.OUTPUT_PATH, env.CHECKPOINT_PATH, env.CHECKPOINTS),
+        *(each for each in vars(env).values() if isinstance(each, str) and each.startswith("TRAINJOB_")),
         *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
         *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
     }
-)
+).difference(env.OF_MACHINE)
 _JOB_VARIABLE_PREFIXES = (
     *(ENV_PREFIX, "PET_", "TORCHELASTIC_"),
     *("KUBEFLOW_TRAINER_SERVER_", "TRAINJOB_KUBEFLOW_TRAINER_SERVER_"),
@@ -47,7 +46,7 @@ def start_supervisor(module: str, arguments: Sequence[str], stdin: str) -> subpr
             input=stdin,
             capture_output=True,
             cwd=_WORKING_DIRECTORY,
-            env=_remove_job_variables(os.environ),
+            env=remove_job_variables(os.environ),
             start_new_session=True,
             check=False,
             text=True,
@@ -61,7 +60,8 @@ def build_module_command(python: str, module: str, *arguments: str) -> list[str]
     return [python, "-c", _RUN_MODULE, str(Path(__file__).parents[2]), module, *arguments]
 
 
-def _remove_job_variables(environ: Mapping[str, str]) -> dict[str, str]:
+def remove_job_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for another job than the one around it."""
     variables = {
         name: value
         for name, value in environ.items()

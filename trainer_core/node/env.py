@@ -41,6 +41,9 @@ MARKS = "TRAINJOB_MARKS"
 #: Marks every process of a job, so that all of them can be ended.
 UID = "TRAINJOB_UID"
 
+#: Of these variables those of a machine; the others are of one job.
+OF_MACHINE = (RESOURCE_INTERVAL, STATUS_SERVER)
+
 DEFAULTS = {
     TERMINATION_LOG: "/dev/termination-log",
     DATASET_PATH: "/workspace/dataset",

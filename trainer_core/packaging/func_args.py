@@ -35,21 +35,14 @@ class PartialArgs(dict[str, Any]):
 def check_func_args(func: Callable[..., Any], args: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the arguments as plain JSON data. Only a `WrittenText` is converted: other strings may be templates."""
     parameters = _signature(func)
-    if parameters is None:
+    if parameters is None or not isinstance(args, Mapping | None):
         return check_json(args)
     function = getattr(func, "__qualname__", type(func).__name__)
-    plain = check_json(convert_written(args, declared_types(func), function))
+    written = {name: value for name, value in (args or {}).items() if isinstance(value, WrittenText)}
+    plain = check_json({**(args or {}), **coerce(written, declared_types(func), function)})
     given = parameters if isinstance(args, PartialArgs) else plain
     _check_names(function, parameters, plain, given)
     return plain
-
-
-def convert_written(args: Any, types: Mapping[str, str], function: str) -> Any:
-    """Return arguments in which each `WrittenText` has the type that the function declares."""
-    if not isinstance(args, Mapping):
-        return args
-    written = {name: value for name, value in args.items() if isinstance(value, WrittenText)}
-    return {**args, **coerce(written, types, function)}
 
 
 def check_json(args: Mapping[str, Any] | None, what: str = "func_args") -> dict[str, Any]:

@@ -20,7 +20,7 @@ from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.parameters import apply_objective, apply_parameters, convert_parameter
 from trainer_core.search.space import Distribution, scale
 from trainer_core.secrets import SecretRef
-from trainer_core.text import format_size
+from trainer_core.text import WrittenText, format_size
 from trainer_core.trainers import CustomTrainer
 
 #: Bytes that the files of a project may have in all trials of a search on a cluster.
@@ -48,7 +48,8 @@ def add_example(trainer: Any, space: Mapping[str, Distribution]) -> Any:
 
 def _add_arguments(func: Any, args: Mapping[str, Any] | None, space: Mapping[str, Distribution]) -> dict[str, Any]:
     types = func_args.declared_types(func) if callable(func) else {}
-    arguments = func_args.check_json(func_args.convert_written(args, types, getattr(func, "__name__", str(func))))
+    arguments = func_args.check_json(args)
+    arguments |= {name: value for name, value in (args or {}).items() if isinstance(value, WrittenText)}
     for name, distribution in space.items():
         *parents, last = name.split(".")
         target = arguments
