@@ -267,6 +267,20 @@ def test_auto_remove_false_keeps_the_containers_and_frees_the_name(sandbox):
     assert client.wait("job").result == 2
 
 
+def test_a_mount_at_tmp_does_not_hide_the_result_of_any_user(sandbox):
+    mounts = [{"name": "tmp", "mountPath": "/tmp"}]
+    node = ContainerPatch(name="node", volume_mounts=mounts, security_context={"runAsUser": 1234})
+    volumes = [{"name": "tmp", "emptyDir": {"medium": "Memory"}}]
+    client = sandbox.client()
+
+    def return_loss():
+        return {"loss": 0.5}
+
+    train(client, return_loss, options=[patch(volumes=volumes, containers=[node])])
+
+    assert client.wait("job").result == {"loss": 0.5}
+
+
 def test_a_patch_sets_volumes_user_and_shared_memory(sandbox):
     (sandbox.folder / "data").mkdir()
     (sandbox.folder / "data" / "file.txt").write_text("from this machine")
