@@ -14,8 +14,8 @@ from airflow.sdk.definitions.asset import Model
 from airflow.sdk.definitions.mappedoperator import OperatorPartial
 from airflow.sdk.definitions.xcom_arg import XComArg
 
-from trainer_core import validation
-from trainer_core.jobs import Outcome, extract_metrics
+from trainer_core.base import validation
+from trainer_core.model.jobs import Outcome, extract_metrics
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions._internal.expandinput import ExpandInput

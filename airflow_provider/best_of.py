@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from airflow.sdk import XComArg, task
 
-from trainer_core import validation
-from trainer_core.jobs import extract_metrics
-from trainer_core.secrets import redact
+from trainer_core.base import validation
+from trainer_core.base.secrets import redact
+from trainer_core.model.jobs import extract_metrics
 
 __all__ = ["best_of"]
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from airflow_provider import job_location
 from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
+from trainer_core.base.errors import BackendUnavailableError, TrainerError
 from trainer_core.client import TrainerClient
-from trainer_core.errors import BackendUnavailableError, TrainerError
 
 Result = Literal["cancelled", "kept", "unknown"]
 #: States of a task that was neither ended nor cleared: its current or next try waits for the TrainJob.
@@ -26,8 +26,8 @@ _CANCEL_SECONDS, _RETRY_SECONDS = 60.0, 0.2
 def cancel_job(hook: TrainJobHook, ref_data: Mapping[str, Any], log: Any, seconds: float = 0.0) -> bool:
     """Cancel a TrainJob; return whether it is cancelled. An error is logged, not raised, so that the task can end."""
     # Parsing a DAG file does not need them.
-    from trainer_core import pending_cancellations
-    from trainer_core.retries import repeat_while_failing
+    from trainer_core.base.retries import repeat_while_failing
+    from trainer_core.frontend import pending_cancellations
 
     # Before the first request: Airflow may kill this process while the backend does not answer.
     pending_cancellations.add(ref_data)
@@ -58,7 +58,7 @@ def log_failure(ref_data: Mapping[str, Any], error: Exception, log: Any) -> None
 
 def cancel_pending(client: TrainerClient, log: Any) -> None:
     """Cancel the TrainJobs that earlier processes with this state folder could not cancel."""
-    from trainer_core import pending_cancellations  # Parsing a DAG file does not need it.
+    from trainer_core.frontend import pending_cancellations  # Parsing a DAG file does not need it.
 
     for name, error in pending_cancellations.cancel_pending(client):
         if error is None:

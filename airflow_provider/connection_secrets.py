@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider import connections
 from airflow_provider.compat import AirflowException
-from trainer_core import validation
-from trainer_core.secrets import redact
+from trainer_core.base import validation
+from trainer_core.base.secrets import redact
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

@@ -13,8 +13,8 @@ from airflow.sdk import BaseHook
 
 from airflow_provider.compat import AirflowNotFoundException
 from airflow_provider.exceptions import TrainJobConnectionMissingError, TrainJobConnectionUnreadableError
+from trainer_core.base.secrets import redact
 from trainer_core.client import backend_for
-from trainer_core.secrets import redact
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from airflow_provider import task_log
-from trainer_core.jobs import TrainJobRef
+from trainer_core.model.jobs import TrainJobRef
 
 #: How long after the trigger's deadline Airflow itself ends the deferral.
 _GRACE = timedelta(seconds=60)

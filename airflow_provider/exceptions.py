@@ -42,7 +42,7 @@ from airflow_provider.compat import AirflowException, AirflowFailException, Airf
 from trainer_core.lifecycle import wait_state
 
 if TYPE_CHECKING:
-    from trainer_core.jobs import Outcome
+    from trainer_core.model.jobs import Outcome
     from trainer_core.search.results import SearchOutcome
 
 __all__ = [

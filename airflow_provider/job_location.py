@@ -13,12 +13,12 @@ from airflow.sdk.definitions._internal.mixins import ResolveMixin
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
 from airflow_provider.compat import XComNotFound
-from trainer_core import naming, validation
+from trainer_core.base import naming, validation
+from trainer_core.base.errors import JobElsewhereError, JobNotFoundError
+from trainer_core.base.secrets import redact
 from trainer_core.client import TrainerClient
-from trainer_core.config import ClusterConfig
-from trainer_core.errors import JobElsewhereError, JobNotFoundError
-from trainer_core.jobs import TrainJobRef
-from trainer_core.secrets import redact
+from trainer_core.model.config import ClusterConfig
+from trainer_core.model.jobs import TrainJobRef
 
 #: Key of the place in the storage of a task.
 _KEY = "trainjob_place"

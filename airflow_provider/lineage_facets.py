@@ -19,7 +19,7 @@ from openlineage.client.facet_v2 import (
     source_code_job,
 )
 
-from trainer_core.jobs import Outcome
+from trainer_core.model.jobs import Outcome
 
 #: ``hf://`` URIs have no host; OpenLineage requires one in the namespace.
 _HUB = "hf"

@@ -14,7 +14,7 @@ from airflow.configuration import conf
 from airflow.sdk import BaseOperatorLink
 
 if TYPE_CHECKING:
-    from trainer_core.jobs import TrainJobRef
+    from trainer_core.model.jobs import TrainJobRef
 
 #: URL path of the TrainJobs page on the API server.
 URL_PREFIX = "/trainjobs"

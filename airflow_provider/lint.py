@@ -14,9 +14,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer_core.errors import BackendUnavailableError
-from trainer_core.lint import Definition
-from trainer_core.text import missing_extra
+from trainer_core.base.errors import BackendUnavailableError
+from trainer_core.base.text import missing_extra
+from trainer_core.frontend.lint import Definition
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG

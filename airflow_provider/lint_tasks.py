@@ -27,11 +27,11 @@ from airflow_provider import spec
 from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.operators.trainjob import TrainJobOperator
-from trainer_core import request_builder
+from trainer_core.base.errors import TrainerError
 from trainer_core.client import TrainerClient, backend_for
-from trainer_core.config import BackendConfig
-from trainer_core.errors import TrainerError
-from trainer_core.lint import Definition
+from trainer_core.definition import request_builder
+from trainer_core.frontend.lint import Definition
+from trainer_core.model.config import BackendConfig
 
 _Path = tuple[str, ...]
 _REFUSED = "_trainjob_lint_refused"

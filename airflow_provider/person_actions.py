@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainer_core.jobs import SUSPENDED, Category, Outcome
+from trainer_core.model.jobs import SUSPENDED, Category, Outcome
 
 #: XCom of the task: the last action on the TrainJobs page, who did it, and when.
 ACTION_KEY = "trainjob_action"

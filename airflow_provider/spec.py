@@ -14,19 +14,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 # Base class of values that Airflow resolves when a task runs: upstream results, DAG parameters, mapped arguments.
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
 
-from trainer_core import request_builder, validation
+from trainer_core.base import validation
+from trainer_core.base.secrets import redact
+from trainer_core.base.text import shorten, write_text
 from trainer_core.client import backend_for
-from trainer_core.initializers import Initializer, initializer_from_dict
-from trainer_core.packaging.func_args import PartialArgs
-from trainer_core.secrets import redact
-from trainer_core.text import shorten, write_text
+from trainer_core.definition import request_builder
+from trainer_core.definition.initializers import Initializer, initializer_from_dict
+from trainer_core.model.func_args import PartialArgs
 
 if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context, XComArg
 
-    from trainer_core.config import BackendConfig
-    from trainer_core.runtimes import Runtime
+    from trainer_core.model.config import BackendConfig
+    from trainer_core.model.runtimes import Runtime
 
 #: Placeholder of an upstream result; values with a brace are checked when the task runs.
 _PLACEHOLDER = "{from upstream}"
@@ -159,7 +160,7 @@ def render_text(text: str, context: Context, env: jinja2.Environment) -> str:
 
 def parse_template_yaml(what: str, text: str) -> Any:
     """Return the document of a YAML text in which templates are in quotes; None for an empty text."""
-    from trainer_core.yaml_documents import parse_yaml  # takes 20 ms, so it is imported only for YAML
+    from trainer_core.base.yaml_documents import parse_yaml  # takes 20 ms, so it is imported only for YAML
 
     try:
         documents = parse_yaml(text)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from trainer_core.base.errors import TrainerError
 from trainer_core.client import TrainerClient
-from trainer_core.errors import TrainerError
-from trainer_core.jobs import Progress, TrainJobRef
-from trainer_core.logs import LogChunk
-from trainer_core.readable_log import ReadableLog
+from trainer_core.model.jobs import Progress, TrainJobRef
+from trainer_core.model.logs import LogChunk
+from trainer_core.model.readable_log import ReadableLog
 
 #: Seconds between two reads of a log.
 POLL_SECONDS = 2.0

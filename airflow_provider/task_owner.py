@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainer_core.jobs import TrainJobRef
+from trainer_core.model.jobs import TrainJobRef
 
 _KEY = "trainjob_generation"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider import task_owner
-from trainer_core.jobs import TrainJobRef
+from trainer_core.model.jobs import TrainJobRef
 
 _KEY = "trainjob_ref"
 #: Set if the triggerer cannot see the TrainJob.

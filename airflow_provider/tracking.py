@@ -11,8 +11,8 @@ from airflow_provider.compat import AirflowException
 from airflow_provider.exceptions import TrainJobConnectionUnreadableError
 from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.hooks.trainjob import TrainJobHook
-from trainer_core.errors import JobNotFoundError, TrainerError
-from trainer_core.jobs import Outcome, TrainJobRef
+from trainer_core.base.errors import JobNotFoundError, TrainerError
+from trainer_core.model.jobs import Outcome, TrainJobRef
 
 #: XCom with the id of the MLflow run.
 RUN_ID_KEY = "mlflow_run_id"

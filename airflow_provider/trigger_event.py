@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from airflow_provider.exceptions import TrainJobUnreachableError
-from trainer_core.jobs import TrainJobRef
+from trainer_core.model.jobs import TrainJobRef
 
 
 @dataclass(frozen=True, kw_only=True)

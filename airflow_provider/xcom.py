@@ -7,9 +7,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.person_actions import ACTION_KEY, describe_deletion
-from trainer_core.jobs import COMPLETE, Outcome
-from trainer_core.readable_log import format_log_line
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.jobs import COMPLETE, Outcome
+from trainer_core.model.readable_log import format_log_line
+from trainer_core.model.request import TrainJobRequest
 
 if TYPE_CHECKING:
     from trainer_core.search.results import SearchOutcome, Trial

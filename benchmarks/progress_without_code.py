@@ -17,11 +17,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from trainer_core.model.request import Code
 from trainer_core.node import beats, env
 from trainer_core.node.attendant import Attendant
 from trainer_core.node.termination import parse_record
 from trainer_core.packaging import argv_payload, serializer
-from trainer_core.request import Code
 
 SECONDS = 20
 LIMIT = 0.005

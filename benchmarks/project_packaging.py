@@ -11,8 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from trainer_core.base.text import format_size
 from trainer_core.packaging.project import read_project
-from trainer_core.text import format_size
 
 FILES = 1000
 ROUNDS = int(os.environ.get("ROUNDS", "5"))

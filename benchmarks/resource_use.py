@@ -20,10 +20,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from trainer_core.model.request import Code
+from trainer_core.model.resource_use import parse_resource_report
 from trainer_core.node import env
 from trainer_core.packaging import argv_payload, serializer
-from trainer_core.request import Code
-from trainer_core.resource_use import parse_resource_report
 
 STEPS = 3000
 LIMIT, REPORT_LIMIT = 0.005, 0.005

@@ -45,10 +45,10 @@ from trainer_core import (
     TrainerClient,
 )
 from trainer_core.backends.debug import DebugBackend, _DebugJob
-from trainer_core.errors import WaitTimeoutError
-from trainer_core.jobs import TrainJobRef
-from trainer_core.logs import LogChunk
-from trainer_core.request import TrackingRequest
+from trainer_core.base.errors import WaitTimeoutError
+from trainer_core.model.jobs import TrainJobRef
+from trainer_core.model.logs import LogChunk
+from trainer_core.model.request import TrackingRequest
 from trainer_core.tracking import mlflow_api
 from trainer_core.tracking.model_registry import Candidate
 from trainer_core.tracking.registries import open_registry

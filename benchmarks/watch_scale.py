@@ -218,8 +218,8 @@ def poll_all(url: str, uids: dict[str, str]) -> None:
 def connected(url: str) -> Any:
     from kubernetes.client import Configuration
 
-    from trainer_core.config import KubernetesBackendConfig
     from trainer_core.k8s.connection import Connection
+    from trainer_core.model.config import KubernetesBackendConfig
 
     configuration = Configuration(host=url)
     return Connection(KubernetesBackendConfig(client_configuration=configuration, namespace=NAMESPACE))

@@ -64,7 +64,7 @@ def search(
         stop: Name and fields of the rule that ends losers early, such as {"Asha": {"min_step": 1, "max_step": 30}}.
         request: The TrainJob of a trial: a definition as for `trainjob submit`, such as {"runtime":
             "torch-distributed", "trainer": {"image": "registry/name:1.0", "num_nodes": 2}}, or what
-            `trainer_core.request_builder.build_request_data` returns.
+            `trainer_core.definition.request_builder.build_request_data` returns.
         request_file: The same as a file in JSON or YAML.
         func_args: Arguments of the training function, over those in the request; the parameters of a trial override
             them.

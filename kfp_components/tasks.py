@@ -25,20 +25,22 @@ from kfp_components.step.wait import WaitInputs
 from kfp_components.submit import submit
 from kfp_components.train import train
 from kfp_components.wait import wait as wait_component
-from trainer_core import code_location, request_builder, validation
+from trainer_core.base import validation
+from trainer_core.base.secrets import redact
 from trainer_core.client import backend_for
-from trainer_core.config import config_from_dict
-from trainer_core.initializers import Initializer
+from trainer_core.definition import request_builder
+from trainer_core.definition.initializers import Initializer
+from trainer_core.definition.request_builder import Option, Trainer
+from trainer_core.definition.trainers import CustomTrainer, trainer_from_dict
+from trainer_core.model.config import config_from_dict
+from trainer_core.model.request import Project
+from trainer_core.model.runtimes import Runtime
+from trainer_core.packaging import code_location
 from trainer_core.packaging.project import read_project
 from trainer_core.packaging.project_functions import find_module, read_signature
-from trainer_core.request import Project
-from trainer_core.request_builder import Option, Trainer
-from trainer_core.runtimes import Runtime
 from trainer_core.search.definition import build_search_data
 from trainer_core.search.space import parse_space
 from trainer_core.search.template import add_example
-from trainer_core.secrets import redact
-from trainer_core.trainers import CustomTrainer, trainer_from_dict
 
 __all__ = ["initialize_task", "search_task", "train_task", "wait_task"]
 

@@ -60,7 +60,7 @@ def train(
             it from the cache of another task of the run.
         request: The TrainJob: a definition as for `trainjob submit`, such as {"runtime": "torch-distributed",
             "trainer": {"image": "registry/name:1.0", "num_nodes": 2}}, or what
-            `trainer_core.request_builder.build_request_data` returns.
+            `trainer_core.definition.request_builder.build_request_data` returns.
         request_file: The same as a file in JSON or YAML.
         func_args: Arguments of the training function, over those in the request; they get the types that the function
             declares. From Python, `train_task` also takes pipeline parameters inside the dict.

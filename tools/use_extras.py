@@ -26,7 +26,7 @@ from trainer_core import (
     TrainerError,
     TrainingOperatorBackendConfig,
 )
-from trainer_core.config import BackendConfig
+from trainer_core.model.config import BackendConfig
 
 #: What the modules of a name need, by its beginning: the first that fits. All others import in every environment.
 MODULES = {

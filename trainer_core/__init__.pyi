@@ -1,28 +1,6 @@
 """The public names of `trainer_core`, by the module that defines each. `__init__.py` loads them on first use."""
 
-from .backend_fields.runai_workload import (
-    TrainingWorkloadSpec as TrainingWorkloadSpec,
-)
-from .client import (
-    TrackedRun as TrackedRun,
-    TrainerClient as TrainerClient,
-)
-from .client.debugging import (
-    DebugResult as DebugResult,
-)
-from .client.optimizer_client import (
-    OptimizerClient as OptimizerClient,
-)
-from .config import (
-    ContainerBackendConfig as ContainerBackendConfig,
-    DebugBackendConfig as DebugBackendConfig,
-    KubernetesBackendConfig as KubernetesBackendConfig,
-    LocalProcessBackendConfig as LocalProcessBackendConfig,
-    RunaiBackendConfig as RunaiBackendConfig,
-    TrainingOperatorBackendConfig as TrainingOperatorBackendConfig,
-    TrainingRuntimeSource as TrainingRuntimeSource,
-)
-from .errors import (
+from .base.errors import (
     BackendUnavailableError as BackendUnavailableError,
     ConflictError as ConflictError,
     InvalidRequestError as InvalidRequestError,
@@ -34,7 +12,23 @@ from .errors import (
     UnsupportedError as UnsupportedError,
     WaitTimeoutError as WaitTimeoutError,
 )
-from .initializers import (
+from .base.resources import (
+    get_tpu_num_nodes as get_tpu_num_nodes,
+)
+from .base.secrets import (
+    SecretRef as SecretRef,
+)
+from .client import (
+    TrackedRun as TrackedRun,
+    TrainerClient as TrainerClient,
+)
+from .client.debugging import (
+    DebugResult as DebugResult,
+)
+from .client.optimizer_client import (
+    OptimizerClient as OptimizerClient,
+)
+from .definition.initializers import (
     DATASET_PATH as DATASET_PATH,
     MODEL_PATH as MODEL_PATH,
     DataCacheInitializer as DataCacheInitializer,
@@ -48,38 +42,7 @@ from .initializers import (
     VolumeDatasetInitializer as VolumeDatasetInitializer,
     VolumeModelInitializer as VolumeModelInitializer,
 )
-from .jobs import (
-    Category as Category,
-    Diagnosis as Diagnosis,
-    Event as Event,
-    JobFailedError as JobFailedError,
-    Observation as Observation,
-    Outcome as Outcome,
-    Progress as Progress,
-    Step as Step,
-    TrainJob as TrainJob,
-    TrainJobRef as TrainJobRef,
-)
-from .node.checkpoints import (
-    checkpoint_path as checkpoint_path,
-    checkpoints as checkpoints,
-)
-from .node.hyperparameters import (
-    get_hyperparameters as get_hyperparameters,
-)
-from .node.paths import (
-    dataset_path as dataset_path,
-    model_path as model_path,
-    output_path as output_path,
-)
-from .node.progress import (
-    progress as progress,
-    report_metrics as report_metrics,
-)
-from .node.trainer_status import (
-    update_trainjob_status as update_trainjob_status,
-)
-from .options import (
+from .definition.options import (
     ActiveDeadlineSeconds as ActiveDeadlineSeconds,
     Annotations as Annotations,
     Checkpoints as Checkpoints,
@@ -114,25 +77,79 @@ from .options import (
     TrainingRuntimeSpecPatch as TrainingRuntimeSpecPatch,
     Workspace as Workspace,
 )
-from .options.distributed_config import (
+from .definition.options.distributed_config import (
     DistributedConfig as DistributedConfig,
 )
-from .options.runai import (
+from .definition.options.runai import (
     RunaiMasterSpec as RunaiMasterSpec,
     RunaiSpec as RunaiSpec,
 )
-from .request import (
+from .definition.template import (
+    TrainJobTemplate as TrainJobTemplate,
+)
+from .definition.trainers import (
+    BuiltinTrainer as BuiltinTrainer,
+    CustomTrainer as CustomTrainer,
+    CustomTrainerContainer as CustomTrainerContainer,
+    DataFormat as DataFormat,
+    DataType as DataType,
+    LoraConfig as LoraConfig,
+    Loss as Loss,
+    TorchTuneConfig as TorchTuneConfig,
+    TorchTuneInstructDataset as TorchTuneInstructDataset,
+)
+from .model.backend_fields.runai_workload import (
+    TrainingWorkloadSpec as TrainingWorkloadSpec,
+)
+from .model.config import (
+    ContainerBackendConfig as ContainerBackendConfig,
+    DebugBackendConfig as DebugBackendConfig,
+    KubernetesBackendConfig as KubernetesBackendConfig,
+    LocalProcessBackendConfig as LocalProcessBackendConfig,
+    RunaiBackendConfig as RunaiBackendConfig,
+    TrainingOperatorBackendConfig as TrainingOperatorBackendConfig,
+    TrainingRuntimeSource as TrainingRuntimeSource,
+)
+from .model.jobs import (
+    Category as Category,
+    Diagnosis as Diagnosis,
+    Event as Event,
+    JobFailedError as JobFailedError,
+    Observation as Observation,
+    Outcome as Outcome,
+    Progress as Progress,
+    Step as Step,
+    TrainJob as TrainJob,
+    TrainJobRef as TrainJobRef,
+)
+from .model.request import (
     Owner as Owner,
     TrainJobRequest as TrainJobRequest,
 )
-from .resources import (
-    get_tpu_num_nodes as get_tpu_num_nodes,
-)
-from .runtimes import (
+from .model.runtimes import (
     Runtime as Runtime,
     RuntimeKind as RuntimeKind,
     RuntimeTrainer as RuntimeTrainer,
     TrainerType as TrainerType,
+)
+from .node.checkpoints import (
+    checkpoint_path as checkpoint_path,
+    checkpoints as checkpoints,
+)
+from .node.hyperparameters import (
+    get_hyperparameters as get_hyperparameters,
+)
+from .node.paths import (
+    dataset_path as dataset_path,
+    model_path as model_path,
+    output_path as output_path,
+)
+from .node.progress import (
+    progress as progress,
+    report_metrics as report_metrics,
+)
+from .node.trainer_status import (
+    update_trainjob_status as update_trainjob_status,
 )
 from .search.definition import (
     Asha as Asha,
@@ -154,12 +171,6 @@ from .search.results import (
 from .search.space import (
     Search as Search,
 )
-from .secrets import (
-    SecretRef as SecretRef,
-)
-from .template import (
-    TrainJobTemplate as TrainJobTemplate,
-)
 from .tracking.model_registry import (
     ModelRegistry as ModelRegistry,
     ModelVersion as ModelVersion,
@@ -170,15 +181,4 @@ from .tracking.registries import (
 )
 from .tracking.server import (
     MlflowServer as MlflowServer,
-)
-from .trainers import (
-    BuiltinTrainer as BuiltinTrainer,
-    CustomTrainer as CustomTrainer,
-    CustomTrainerContainer as CustomTrainerContainer,
-    DataFormat as DataFormat,
-    DataType as DataType,
-    LoraConfig as LoraConfig,
-    Loss as Loss,
-    TorchTuneConfig as TorchTuneConfig,
-    TorchTuneInstructDataset as TorchTuneInstructDataset,
 )

@@ -12,8 +12,8 @@ from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
 from airflow_provider import assets
 from airflow_provider.operators.trainjob import TrainJobOperator
+from trainer_core.definition.trainers import CustomTrainer
 from trainer_core.packaging import serializer
-from trainer_core.trainers import CustomTrainer
 
 __all__ = ["TrainJobDecoratedOperator", "trainjob_task"]
 

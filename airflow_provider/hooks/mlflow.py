@@ -59,7 +59,7 @@ class MlflowHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Return whether the server answers, and a message."""
-        from trainer_core.errors import TrackingError
+        from trainer_core.base.errors import TrackingError
         from trainer_core.tracking.mlflow_api import MlflowApi
 
         try:

@@ -18,9 +18,9 @@ from airflow.sdk import BaseHook
 from airflow_provider import connections, get_provider_info, links
 from airflow_provider.compat import AirflowException
 from airflow_provider.exceptions import TrainJobConnectionMissingError
+from trainer_core.base.errors import TrainerError
 from trainer_core.client import TrainerClient
-from trainer_core.config import BackendConfig, config_from_dict
-from trainer_core.errors import TrainerError
+from trainer_core.model.config import BackendConfig, config_from_dict
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -136,7 +136,7 @@ class TrainJobHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Return whether the backend can run TrainJobs, and a message with one line for each failed check."""
-        from trainer_core import preflight  # tasks do not need it
+        from trainer_core.frontend import preflight  # tasks do not need it
 
         try:
             report = preflight.check_backend(self.config)
@@ -221,7 +221,7 @@ def _mask_kube_config(content: Any) -> None:
         return
     from airflow.sdk.log import mask_secret  # slow to import, and parsing a DAG file does not need it
 
-    from trainer_core.yaml_documents import parse_yaml
+    from trainer_core.base.yaml_documents import parse_yaml
 
     mask_secret(content if isinstance(content, str) else dict(content))
     with suppress(ValueError, IndexError, KeyError, AttributeError, TypeError):

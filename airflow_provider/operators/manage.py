@@ -12,10 +12,10 @@ from airflow.sdk import TriggerRule
 from airflow_provider import assets, connections, job_location, xcom
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
+from trainer_core.base.errors import BackendUnavailableError, TrainerError
 from trainer_core.client import TrainerClient
-from trainer_core.config import BackendConfig
-from trainer_core.errors import BackendUnavailableError, TrainerError
-from trainer_core.jobs import TrainJobRef
+from trainer_core.model.config import BackendConfig
+from trainer_core.model.jobs import TrainJobRef
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -10,10 +10,10 @@ from airflow_provider import assets, tracking
 from airflow_provider.compat import AirflowSkipException
 from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.operators.manage import ManageOperator
-from trainer_core import validation
+from trainer_core.base import validation
+from trainer_core.base.secrets import redact
 from trainer_core.client import TrainerClient
-from trainer_core.jobs import TrainJobRef
-from trainer_core.secrets import redact
+from trainer_core.model.jobs import TrainJobRef
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

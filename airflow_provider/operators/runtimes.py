@@ -13,9 +13,9 @@ from airflow.sdk import BaseOperator
 from airflow_provider import spec
 from airflow_provider.exceptions import TrainJobError, TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
-from trainer_core import validation
-from trainer_core.config import KubernetesBackendConfig
-from trainer_core.errors import BackendUnavailableError, ConflictError, RuntimeNotFoundError, TrainerError
+from trainer_core.base import validation
+from trainer_core.base.errors import BackendUnavailableError, ConflictError, RuntimeNotFoundError, TrainerError
+from trainer_core.model.config import KubernetesBackendConfig
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -13,16 +13,16 @@ from airflow_provider import assets, deferral, job_location, spec, xcom
 from airflow_provider.exceptions import TrainJobSearchFailedError
 from airflow_provider.operators.trainjob import TrainJobOperator, build_unreachable
 from airflow_provider.trigger_event import JobEvent
-from trainer_core.errors import JobNotFoundError, TrainerError
-from trainer_core.jobs import RUNNING, TrainJobRef
+from trainer_core.base.errors import JobNotFoundError, TrainerError
+from trainer_core.definition.trainers import CustomTrainer
+from trainer_core.model.jobs import RUNNING, TrainJobRef
 from trainer_core.search.definition import Direction, SearchDefinition, build_search_data
 from trainer_core.search.space import parse_space, scale
-from trainer_core.trainers import CustomTrainer
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
-    from trainer_core.request import TrainJobRequest
+    from trainer_core.model.request import TrainJobRequest
     from trainer_core.search.definition import Algorithm, Objective, StopPolicy, TrialConfig
     from trainer_core.search.driver import SearchDriver, SearchState
     from trainer_core.search.results import SearchOutcome

@@ -50,9 +50,8 @@ from airflow_provider.lineage import OpenLineageMixin
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
 from airflow_provider.task_store import SavedRef
 from airflow_provider.trigger_event import JobEvent
-from trainer_core import request_builder, validation
-from trainer_core.config import BackendConfig, ClusterConfig
-from trainer_core.errors import (
+from trainer_core.base import validation
+from trainer_core.base.errors import (
     BackendUnavailableError,
     ConflictError,
     JobElsewhereError,
@@ -61,13 +60,15 @@ from trainer_core.errors import (
     TrainerError,
     WaitTimeoutError,
 )
-from trainer_core.initializers import Initializer
-from trainer_core.jobs import ATTACHED_LABEL, CREATED, FAILED, Observation, Outcome, TrainJobRef
+from trainer_core.base.text import format_size
+from trainer_core.definition import request_builder
+from trainer_core.definition.initializers import Initializer
+from trainer_core.definition.request_builder import Option, Trainer
 from trainer_core.lifecycle.wait_state import PendingFailureLog
-from trainer_core.request import Owner, TrainJobRequest
-from trainer_core.request_builder import Option, Trainer
-from trainer_core.runtimes import Runtime
-from trainer_core.text import format_size
+from trainer_core.model.config import BackendConfig, ClusterConfig
+from trainer_core.model.jobs import ATTACHED_LABEL, CREATED, FAILED, Observation, Outcome, TrainJobRef
+from trainer_core.model.request import Owner, TrainJobRequest
+from trainer_core.model.runtimes import Runtime
 
 if TYPE_CHECKING:
     import jinja2

@@ -21,13 +21,13 @@ from airflow_provider.lineage import OpenLineageMixin
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
 from airflow_provider.task_log import LogForwarder
 from airflow_provider.trigger_event import JobEvent
-from trainer_core import validation
+from trainer_core.base import validation
+from trainer_core.base.errors import JobElsewhereError, TrainerError
 from trainer_core.client.waiting import finish_wait
-from trainer_core.config import BackendConfig
-from trainer_core.errors import JobElsewhereError, TrainerError
-from trainer_core.jobs import Outcome, TrainJobRef, mark_reused
 from trainer_core.lifecycle import wait_state
 from trainer_core.lifecycle.wait_state import PendingFailureLog
+from trainer_core.model.config import BackendConfig
+from trainer_core.model.jobs import Outcome, TrainJobRef, mark_reused
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

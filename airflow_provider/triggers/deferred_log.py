@@ -21,8 +21,8 @@ from airflow_provider.task_log import LOG_KEY, POLL_SECONDS, LogPosition
 
 if TYPE_CHECKING:
     from trainer_core.client import Follower
-    from trainer_core.jobs import TrainJobRef
-    from trainer_core.logs import LogChunk
+    from trainer_core.model.jobs import TrainJobRef
+    from trainer_core.model.logs import LogChunk
 
 #: XCom of the deferred task: the job's progress. The log position has the key `LOG_KEY`.
 PROGRESS_KEY = "progress"

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.trigger_event import JobEvent
 from airflow_provider.triggers.trainjob import TrainJobTrigger
-from trainer_core.request import Owner
+from trainer_core.model.request import Owner
 from trainer_core.search.driver import SearchDriver
 
 if TYPE_CHECKING:
     from airflow_provider.triggers.deferred_log import LogReporter
     from trainer_core.client import TrainerClient
-    from trainer_core.jobs import TrainJobRef
+    from trainer_core.model.jobs import TrainJobRef
     from trainer_core.search.driver import SearchState
 
 __all__ = ["SearchTrigger"]

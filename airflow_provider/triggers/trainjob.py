@@ -21,13 +21,13 @@ from airflow_provider.exceptions import TrainJobConnectionUnreadableError
 from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
 from airflow_provider.trigger_event import JobEvent
 from airflow_provider.triggers.deferred_log import LogReporter
-from trainer_core import pending_cancellations
+from trainer_core.base.errors import BackendUnavailableError, JobElsewhereError, TrainerError, WaitTimeoutError
+from trainer_core.base.retries import repeat_while_failing_async
 from trainer_core.client.waiting import compute_restart_delay, finish_wait
-from trainer_core.errors import BackendUnavailableError, JobElsewhereError, TrainerError, WaitTimeoutError
-from trainer_core.jobs import RUNNING, Outcome, TrainJobRef
+from trainer_core.frontend import pending_cancellations
 from trainer_core.lifecycle import wait_state
 from trainer_core.lifecycle.wait_state import PendingFailureLog
-from trainer_core.retries import repeat_while_failing_async
+from trainer_core.model.jobs import RUNNING, Outcome, TrainJobRef
 
 if TYPE_CHECKING:
     from trainer_core.client import Follower, TrainerClient

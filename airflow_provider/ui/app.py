@@ -30,10 +30,10 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 
 from airflow_provider.ui import backend_view, search_view, serializers, xcom_queries
 from airflow_provider.ui.xcom_queries import JobFilter, SubmittedJob, TaskKey
-from trainer_core import job_table
+from trainer_core.base.errors import TrainerError
 from trainer_core.client import TrainerClient
-from trainer_core.errors import TrainerError
-from trainer_core.jobs import FAILED, TrainJob
+from trainer_core.frontend import job_table
+from trainer_core.model.jobs import FAILED, TrainJob
 from trainer_core.search.snapshot import SearchSnapshot
 
 _STATIC = Path(__file__).with_name("static")

@@ -18,19 +18,20 @@ from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.links import CONN_ID_KEY
 from airflow_provider.xcom import PARAMETERS_KEY
-from trainer_core import job_table, naming
+from trainer_core.base import naming
+from trainer_core.base.errors import BackendUnavailableError, JobNotFoundError, TrainerError
 from trainer_core.client import TrainerClient
-from trainer_core.config import CONFIGS, LocalProcessBackendConfig, config_from_dict
-from trainer_core.errors import BackendUnavailableError, JobNotFoundError, TrainerError
-from trainer_core.jobs import COMPLETE, FAILED, Event, Observation, TrainJob, TrainJobRef
-from trainer_core.logs import LogChunk, LogLine, parse_progress
-from trainer_core.resource_use import parse_resource_report, strip_resource_report
+from trainer_core.frontend import job_table
+from trainer_core.model.config import CONFIGS, LocalProcessBackendConfig, config_from_dict
+from trainer_core.model.jobs import COMPLETE, FAILED, Event, Observation, TrainJob, TrainJobRef
+from trainer_core.model.logs import LogChunk, LogLine, parse_progress
+from trainer_core.model.resource_use import parse_resource_report, strip_resource_report
 
 if TYPE_CHECKING:
     from airflow_provider.ui.xcom_queries import SubmittedJob
     from trainer_core.lifecycle.adoption import ExistingJob
-    from trainer_core.request import TrainJobRequest
-    from trainer_core.restart_rules import RestartRules
+    from trainer_core.model.request import TrainJobRequest
+    from trainer_core.model.restart_rules import RestartRules
     from trainer_core.search.snapshot import SearchSnapshot
 
 #: Largest number of log lines in a response; of a longer log, the last lines.

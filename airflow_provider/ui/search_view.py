@@ -10,9 +10,9 @@ from typing import Any
 from airflow_provider.ui import serializers
 from airflow_provider.ui.xcom_queries import SubmittedJob
 from airflow_provider.xcom import SUMMARY_KEY, TRIALS_KEY
-from trainer_core import job_table
-from trainer_core.jobs import FAILED
-from trainer_core.lifecycle.search import CANCELLED, SUPERSEDED
+from trainer_core.frontend import job_table
+from trainer_core.model.jobs import FAILED
+from trainer_core.search.decisions import CANCELLED, SUPERSEDED
 from trainer_core.search.results import Trial
 from trainer_core.search.snapshot import SearchSnapshot
 from trainer_core.search.space import Choice, Distribution, LogUniform, RandInt

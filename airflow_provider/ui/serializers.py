@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider import links
 from airflow_provider.xcom import DURATION_KEY, PARAMETERS_KEY
-from trainer_core import job_table
-from trainer_core.jobs import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED, Category, Progress
+from trainer_core.frontend import job_table
 from trainer_core.lifecycle import restart_policy
 from trainer_core.lifecycle.debugging import suggest_command
-from trainer_core.logs import find_last_progress
+from trainer_core.model.jobs import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED, Category, Progress
+from trainer_core.model.logs import find_last_progress
 
 if TYPE_CHECKING:
     from airflow_provider.ui.backend_view import JobDetails
     from airflow_provider.ui.xcom_queries import SubmittedJob, TaskKey
-    from trainer_core.jobs import Diagnosis, Event, Outcome, Step, TrainJob
     from trainer_core.lifecycle.adoption import ExistingJob
+    from trainer_core.model.jobs import Diagnosis, Event, Outcome, Step, TrainJob
 
 #: Status on the page of a Failed job that a person or a clear has cancelled: nothing is wrong with it.
 CANCELLED = "Cancelled"

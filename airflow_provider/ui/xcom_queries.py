@@ -23,7 +23,7 @@ from airflow_provider.job_location import PARTITION_KEY
 from airflow_provider.links import CONN_ID_KEY, DashboardLink, LogsLink, MlflowLink
 from airflow_provider.person_actions import ACTION_KEY
 from airflow_provider.xcom import DURATION_KEY, PARAMETERS_KEY, SUMMARY_KEY, TRIALS_KEY
-from trainer_core.jobs import COMPLETE, FAILED, TrainJobRef
+from trainer_core.model.jobs import COMPLETE, FAILED, TrainJobRef
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -7,8 +7,8 @@ from typing import Any
 from kfp_components.step import outputs
 from kfp_components.step.client import open_job
 from kfp_components.step.executor_input import Task
-from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import Outcome
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.model.jobs import Outcome
 
 
 def best_of(

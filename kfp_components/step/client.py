@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar
 
+from trainer_core.base.errors import BackendUnavailableError
+from trainer_core.base.retries import read_limit, repeat_while_failing
 from trainer_core.client import TrainerClient
-from trainer_core.config import ClusterConfig, config_from_dict
-from trainer_core.errors import BackendUnavailableError
-from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.lifecycle import wait_state
-from trainer_core.retries import read_limit, repeat_while_failing
+from trainer_core.model.config import ClusterConfig, config_from_dict
+from trainer_core.model.jobs import Outcome, TrainJobRef
 
 _T = TypeVar("_T")
 

@@ -20,7 +20,7 @@ from kfp_components.step import best_of, gate, initialize, lifecycle, promote, s
 from kfp_components.step.executor_input import Task
 from kfp_components.step.failure import print_error
 from kfp_components.step.sigterm import Terminated, handle_sigterm
-from trainer_core.errors import InvalidRequestError, TrainerError
+from trainer_core.base.errors import InvalidRequestError, TrainerError
 
 #: Not __name__, which is __main__ where this program runs.
 _MODULE = "kfp_components.step.entrypoint"
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     logging.basicConfig(format="%(message)s")
     # They name each OnBackend that is skipped.
-    logging.getLogger("trainer_core.options").setLevel(logging.INFO)
+    logging.getLogger("trainer_core.definition.options").setLevel(logging.INFO)
     name, executor_input, *_ = arguments
     try:
         with handle_sigterm():

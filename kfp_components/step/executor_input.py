@@ -21,9 +21,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from kfp_components.step.request_encoding import decode_request
-from trainer_core import validation
-from trainer_core.errors import InvalidRequestError
-from trainer_core.secrets import redact
+from trainer_core.base import validation
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.base.secrets import redact
 
 #: ``{INPUT_REFERENCE: name}`` in an input stands for the value of another input, whatever its type.
 INPUT_REFERENCE = "trainjob.input"

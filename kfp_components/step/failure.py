@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from kfp_components.step.client import IN_CONTAINER
-from trainer_core.jobs import Diagnosis, Outcome
+from trainer_core.model.jobs import Diagnosis, Outcome
+from trainer_core.model.readable_log import format_log_line
 from trainer_core.node import env
-from trainer_core.readable_log import format_log_line
 
 #: Bytes of the message that Kubernetes keeps of a container.
 _MAX_MESSAGE_BYTES = 4096

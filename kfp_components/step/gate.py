@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from kfp_components.step.executor_input import Artifact, Task
-from trainer_core.errors import InvalidRequestError
-from trainer_core.secrets import redact
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.base.secrets import redact
 
 
 def evaluate_gate(

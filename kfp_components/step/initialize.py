@@ -16,8 +16,8 @@ from kfp_components.step.owner_reference import bind_to_run, find_run
 from kfp_components.step.request import add_run_labels, build_request
 from kfp_components.step.sigterm import ON_KILL, submit_job
 from kfp_components.step.wait import wait_for_job
-from trainer_core import validation
-from trainer_core.errors import InvalidRequestError
+from trainer_core.base import validation
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.lifecycle import wait_state
 
 

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from kfp_components.step.executor_input import Artifact, get_local_path
-from trainer_core.errors import InvalidRequestError
+from trainer_core.base.errors import InvalidRequestError
 
 #: Backends whose jobs see this machine's files.
 LOCAL_BACKENDS = ("local", "debug")

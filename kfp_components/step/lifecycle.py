@@ -8,8 +8,8 @@ from typing import Any
 
 from kfp_components.step.client import create_client, open_job
 from kfp_components.step.executor_input import Task
-from trainer_core.errors import InvalidRequestError, JobNotFoundError
-from trainer_core.jobs import COMPLETE, FAILED, KFP_RUN_LABEL, SUSPENDED
+from trainer_core.base.errors import InvalidRequestError, JobNotFoundError
+from trainer_core.model.jobs import COMPLETE, FAILED, KFP_RUN_LABEL, SUSPENDED
 
 #: Pods have half a minute to end.
 _SECONDS_TO_SUSPEND = 120

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainer_core.logs import parse_timed_progress
+from trainer_core.model.logs import parse_timed_progress
 
 #: Points of a curve from which on every other one is dropped: a step that waits for days must not grow.
 _MAX_POINTS = 1000

@@ -8,10 +8,10 @@ from typing import Any
 from kfp_components.step import classification, report
 from kfp_components.step.executor_input import Artifact, Task, get_local_path
 from kfp_components.step.metric_history import MetricHistory
-from trainer_core import naming
+from trainer_core.base import naming
+from trainer_core.base.errors import TrainerError
 from trainer_core.client import TrainerClient
-from trainer_core.errors import TrainerError
-from trainer_core.jobs import Outcome, TrainJob, TrainJobRef
+from trainer_core.model.jobs import Outcome, TrainJob, TrainJobRef
 from trainer_core.tracking.model_registry import copy_path
 
 #: The artifact of an outcome that becomes the model of the pipeline.

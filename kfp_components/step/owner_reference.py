@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfp_components.step.pod import find_step_pod, is_kfp_pod
+from trainer_core.base.errors import JobNotFoundError, TrainerError
 from trainer_core.client import TrainerClient
-from trainer_core.config import ClusterConfig
-from trainer_core.errors import JobNotFoundError, TrainerError
-from trainer_core.jobs import (
+from trainer_core.model.config import ClusterConfig
+from trainer_core.model.jobs import (
     COMPLETE,
     DELETE_AFTER_LABEL,
     FAILED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from kfp_components.step.executor_input import Artifact, Task
-from trainer_core.errors import InvalidRequestError
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.tracking.model_registry import Candidate, FolderRegistry, Mode, build_partition_alias
 from trainer_core.tracking.registries import open_registry
 

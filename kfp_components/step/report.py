@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from kfp_components.step import charts
 from kfp_components.step.failure import describe_diagnosis
-from trainer_core.jobs import Diagnosis, Outcome, Step, TrainJob, TrainJobRef
+from trainer_core.model.jobs import Diagnosis, Outcome, Step, TrainJob, TrainJobRef
 
 #: Whole numbers up to here are written out.
 _MAX_INTEGER = 1e15

@@ -14,18 +14,19 @@ from typing import Any
 
 from kfp_components.step.executor_input import Artifact
 from kfp_components.step.initializer_source import ClaimMounts
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.client import TrainerClient
-from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import KFP_ON_KILL_LABEL, KFP_RUN_LABEL
+from trainer_core.model.jobs import KFP_ON_KILL_LABEL, KFP_RUN_LABEL
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.node.env import OUTPUT_PATH
-from trainer_core.request import TrainJobRequest
 
 
 def load_request(client: TrainerClient, request: dict[str, Any] | None, file: Artifact | None) -> dict[str, Any]:
-    """Return the request as plain data, as `trainer_core.request_builder.build_request_data` does."""
+    """Return the request as plain data, as `trainer_core.definition.request_builder.build_request_data` does."""
     if (request is None) == (file is None):
         raise InvalidRequestError("give either request or request_file: the TrainJob as a dict, or as a file")
-    from trainer_core import definition_file, request_builder  # They load the code that packages functions.
+    from trainer_core.definition import request_builder  # They load the code that packages functions.
+    from trainer_core.frontend import definition_file
 
     data = copy.deepcopy(request) if file is None else definition_file.read_definition(str(file.require_path()))
     if data is None or "version" in data:

@@ -14,8 +14,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from trainer_core import validation
-from trainer_core.errors import InvalidRequestError
+from trainer_core.base import validation
+from trainer_core.base.errors import InvalidRequestError
 
 #: Bytes of a request: a few kilobytes of base64 can hold gigabytes.
 _MAX_LENGTH = 50_000_000

@@ -15,10 +15,10 @@ from kfp_components.step.executor_input import Task
 from kfp_components.step.owner_reference import bind_to_run
 from kfp_components.step.sigterm import ON_KILL, cancel_on_sigterm, delay_sigterm
 from kfp_components.step.train import JobInputs, build_task_request
-from trainer_core import validation
-from trainer_core.errors import InvalidRequestError, WaitTimeoutError
-from trainer_core.jobs import TrainJobRef
-from trainer_core.request import Owner
+from trainer_core.base import validation
+from trainer_core.base.errors import InvalidRequestError, WaitTimeoutError
+from trainer_core.model.jobs import TrainJobRef
+from trainer_core.model.request import Owner
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.driver import SearchDriver
 from trainer_core.search.results import SearchOutcome

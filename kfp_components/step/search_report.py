@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from kfp_components.step import charts, report
-from trainer_core.jobs import COMPLETE
+from trainer_core.model.jobs import COMPLETE
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.parameters import to_text
 from trainer_core.search.results import SearchOutcome, Trial

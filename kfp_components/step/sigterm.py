@@ -18,12 +18,12 @@ from types import FrameType
 from kfp_components.step.child_output import pipe_output
 from kfp_components.step.owner_reference import Run
 from kfp_components.step.pod import is_kfp_pod
+from trainer_core.base.errors import TrainerError
 from trainer_core.client import TrainerClient
-from trainer_core.config import ClusterConfig
-from trainer_core.errors import TrainerError
-from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.k8s.kfp_runs import has_run_ended
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.config import ClusterConfig
+from trainer_core.model.jobs import Outcome, TrainJobRef
+from trainer_core.model.request import TrainJobRequest
 
 ON_KILL = ("cancel", "keep")
 #: Seconds until a SIGTERM is repeated. KFP kills a step a second after the first one.

@@ -7,8 +7,8 @@ import os
 from kfp_components.step.client import IN_CONTAINER, ride_out
 from kfp_components.step.executor_input import Task
 from kfp_components.step.initializer_source import KFP_STORE_KEYS, convert_to_s3
-from trainer_core.errors import InvalidRequestError
-from trainer_core.secrets import redact
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.base.secrets import redact
 
 
 def look(

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kfp_components.step.initializer_source import LOCAL_BACKENDS
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.base.resources import normalize_resources
 from trainer_core.client import backend_for
-from trainer_core.errors import InvalidRequestError
-from trainer_core.resources import normalize_resources
 
 if TYPE_CHECKING:
-    from trainer_core.options import RuntimePatch
+    from trainer_core.definition.options import RuntimePatch
 
 #: The replicated job that trains, and its container, in every runtime of Trainer.
 _NODE = "node"
@@ -148,7 +148,7 @@ def _extract_pod_fields(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _build_patch(fields: dict[str, Any]) -> RuntimePatch:
-    from trainer_core import options  # Only for tasks on which something is set.
+    from trainer_core.definition import options  # Only for tasks on which something is set.
 
     mounts = fields.pop("mounts", None)
     containers = [options.ContainerPatch(_NODE, volume_mounts=mounts)] if mounts else None

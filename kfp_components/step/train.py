@@ -24,9 +24,9 @@ from kfp_components.step.request import (
 from kfp_components.step.sigterm import submit_job
 from kfp_components.step.task_config import apply_task_config, list_claim_mounts
 from kfp_components.step.wait import WaitInputs, follow_attempts
+from trainer_core.base.errors import InvalidRequestError, TrainerError
 from trainer_core.client import TrainerClient
-from trainer_core.errors import InvalidRequestError, TrainerError
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.request import TrainJobRequest
 
 
 @dataclass(frozen=True, kw_only=True)

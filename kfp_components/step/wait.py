@@ -21,15 +21,15 @@ from kfp_components.step.failure import print_diagnosis
 from kfp_components.step.metric_history import MetricHistory
 from kfp_components.step.owner_reference import Run, bind_to_run, find_run
 from kfp_components.step.sigterm import ON_KILL, attach_job, submit_again, submit_job
-from trainer_core import validation
+from trainer_core.base import validation
+from trainer_core.base.errors import InvalidRequestError, TrainerError
 from trainer_core.client import TrainerClient
-from trainer_core.errors import InvalidRequestError, TrainerError
-from trainer_core.jobs import Observation, Outcome, TrainJobRef
 from trainer_core.lifecycle import wait_state
 from trainer_core.lifecycle.wait_state import PendingFailureLog
-from trainer_core.readable_log import ReadableLog
-from trainer_core.request import TrainJobRequest
-from trainer_core.resource_use import strip_resource_report
+from trainer_core.model.jobs import Observation, Outcome, TrainJobRef
+from trainer_core.model.readable_log import ReadableLog
+from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.resource_use import strip_resource_report
 
 #: Steps whose log is printed. Further nodes print much the same; `trainjob logs` shows them.
 _PRINTED_STEPS = ("dataset-initializer", "model-initializer", "node-0")

@@ -22,7 +22,7 @@ from airflow_provider.testing.compat import DagSerialization
 from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core import CustomTrainerContainer, LocalProcessBackendConfig, SecretRef, TrainerClient, TrainJobRef
-from trainer_core.config import KubernetesBackendConfig
+from trainer_core.model.config import KubernetesBackendConfig
 
 _ids = itertools.count()
 TOKEN = "hf_veryTopSecretToken"

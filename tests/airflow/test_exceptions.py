@@ -8,7 +8,7 @@ from airflow.exceptions import AirflowException
 from airflow_provider import exceptions
 from airflow_provider.compat import AirflowFailException
 from trainer_core import TrainJobRef
-from trainer_core.jobs import Category, Diagnosis, Outcome
+from trainer_core.model.jobs import Category, Diagnosis, Outcome
 
 
 def failure(category, retryable):

@@ -11,7 +11,7 @@ from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import Category, CustomTrainerContainer, KubernetesBackendConfig, TrainerClient
-from trainer_core.errors import InvalidRequestError
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.lifecycle import wait_state
 
 

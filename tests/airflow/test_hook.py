@@ -19,8 +19,8 @@ from airflow_provider.compat import AirflowFailException
 from airflow_provider.exceptions import TrainJobConnectionUnreadableError, TrainJobRejectedError
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core import DebugBackendConfig, LocalProcessBackendConfig
-from trainer_core.config import KubernetesBackendConfig
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.config import KubernetesBackendConfig
+from trainer_core.model.request import TrainJobRequest
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from airflow_provider.operators.promote import PromoteModelOperator
 from airflow_provider.operators.runtimes import CreateRuntimeOperator, DeleteRuntimeOperator
 from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
-from trainer_core.text import MAX_MESSAGE
+from trainer_core.base.text import MAX_MESSAGE
 
 OPERATORS = [
     *(TrainJobOperator, InitializeOperator, TrainJobSensor, PromoteModelOperator),

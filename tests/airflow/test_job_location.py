@@ -24,7 +24,7 @@ from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core import CustomTrainer, LocalProcessBackendConfig, TrainerClient
-from trainer_core.jobs import ATTACHED_LABEL, TrainJobRef
+from trainer_core.model.jobs import ATTACHED_LABEL, TrainJobRef
 
 CONNECTION = "AIRFLOW_CONN_TRAINJOB_DEFAULT"
 

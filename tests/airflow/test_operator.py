@@ -39,7 +39,7 @@ from trainer_core import (
     TrainerClient,
     TrainJobRef,
 )
-from trainer_core.errors import BackendUnavailableError, UnsupportedError
+from trainer_core.base.errors import BackendUnavailableError, UnsupportedError
 
 
 def an_operator(func=double, args=None, **arguments):

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from airflow_provider import get_provider_info, links
-from trainer_core.config import CONFIGS
+from trainer_core.model.config import CONFIGS
 
 
 def test_the_provider_info_matches_the_schema_of_airflow():
@@ -97,7 +97,7 @@ def test_only_a_search_loads_the_modules_of_searches_and_parsing_one_loads_no_dr
     ]
     assert of_searches == []
     assert "optuna" not in packages([*loaded["all"], *loaded["searches"]])
-    assert {"trainer_core.search.driver", "trainer_core.lifecycle.search"}.isdisjoint(loaded["searches"])
+    assert {"trainer_core.search.driver", "trainer_core.search.decisions"}.isdisjoint(loaded["searches"])
 
 
 def test_operators_need_no_openlineage(loaded):

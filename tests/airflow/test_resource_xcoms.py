@@ -5,8 +5,8 @@ from __future__ import annotations
 from airflow_provider import xcom
 from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.ui import serializers
-from trainer_core.jobs import Outcome
-from trainer_core.resource_use import ResourceUse
+from trainer_core.model.jobs import Outcome
+from trainer_core.model.resource_use import ResourceUse
 
 REF = {"backend": "local", "namespace": "/home", "name": "job", "uid": "uid"}
 USE = ResourceUse(nodes=1, seconds=60.0, cpu_percent=50.0, memory_peak=4, memory_limit=10)

@@ -21,7 +21,7 @@ from airflow_provider.exceptions import TrainJobFailedForGoodError, TrainJobReje
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import CustomTrainer, Name, RestartPolicy, TrainerClient
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.testing.case import wait_for_status
 
 

@@ -23,8 +23,8 @@ from trainer_core import (
     RuntimePatch,
     SecretRef,
     TrainJobRef,
-    request_builder,
 )
+from trainer_core.definition import request_builder
 
 
 def an_operator(**arguments):

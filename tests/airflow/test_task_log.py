@@ -12,7 +12,7 @@ from airflow_provider import task_log as task_log_module
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.task_log import LogForwarder, LogPosition
 from trainer_core import CustomTrainer, JobNotFoundError, TrainJobRef
-from trainer_core.logs import LogChunk
+from trainer_core.model.logs import LogChunk
 
 REF = TrainJobRef("local", "/home", "a-job", "uid")
 

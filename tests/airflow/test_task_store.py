@@ -7,7 +7,7 @@ import pytest
 from airflow_provider.task_owner import TaskGeneration
 from airflow_provider.task_store import SavedRef
 from airflow_provider.testing.tasks import StandInTaskInstance
-from trainer_core.jobs import TrainJobRef
+from trainer_core.model.jobs import TrainJobRef
 
 REF = TrainJobRef("local", "/home", "job", "uid-1", "host-1")
 NEXT = TrainJobRef("local", "/home", "job", "uid-2", "host-1")

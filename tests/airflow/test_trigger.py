@@ -18,9 +18,9 @@ from airflow_provider.triggers import deferred_log, trainjob as triggers
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core import LocalProcessBackendConfig, TrainJobRef
 from trainer_core.backends.follower import Follower
-from trainer_core.errors import BackendUnavailableError, JobNotFoundError, TrainerError
-from trainer_core.jobs import Category, Diagnosis, Observation, Outcome, PendingFailure, RestartCause, Restarts
-from trainer_core.logs import LogChunk
+from trainer_core.base.errors import BackendUnavailableError, JobNotFoundError, TrainerError
+from trainer_core.model.jobs import Category, Diagnosis, Observation, Outcome, PendingFailure, RestartCause, Restarts
+from trainer_core.model.logs import LogChunk
 
 REF = TrainJobRef("local", "/home", "a-job", "uid")
 

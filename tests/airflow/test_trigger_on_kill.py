@@ -15,7 +15,7 @@ from standalone import needs_trigger_on_kill
 from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers import trainjob
 from airflow_provider.triggers.trainjob import TrainJobTrigger
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError
 
 TIMEOUT = 300.0
 

@@ -25,9 +25,9 @@ from airflow_provider.triggers import deferred_log, trainjob
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core import CustomTrainerContainer, KubernetesBackendConfig, TrainerClient
 from trainer_core.backends import watch_follower
-from trainer_core.jobs import CREATED, RUNNING
 from trainer_core.k8s import informer
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.jobs import CREATED, RUNNING
+from trainer_core.model.request import TrainJobRequest
 
 TRAINER = {"kind": "container", "image": "registry.local/train:1"}
 MANY = 60

@@ -8,8 +8,8 @@ import pytest
 
 from airflow_provider.ui import backend_view
 from airflow_provider.ui.backend_view import UnreachableError, read_log, read_unfinished
-from trainer_core.jobs import TrainJobRef
-from trainer_core.logs import LogChunk
+from trainer_core.model.jobs import TrainJobRef
+from trainer_core.model.logs import LogChunk
 
 REF = TrainJobRef("local", "/state", "job", "uid")
 

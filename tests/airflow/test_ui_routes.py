@@ -24,7 +24,7 @@ from airflow_provider.plugins.trainjob import TrainJobPlugin
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.ui import app, backend_view, xcom_queries
 from trainer_core import CustomTrainer, CustomTrainerContainer, RestartPolicy
-from trainer_core.request import Owner, SearchEntry, TrainJobRequest
+from trainer_core.model.request import Owner, SearchEntry, TrainJobRequest
 from trainer_core.testing.training_functions import exit_with
 
 pytestmark = pytest.mark.slow  # 40 s of processor: many tests train a job through a DAG

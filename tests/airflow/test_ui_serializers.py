@@ -11,7 +11,7 @@ from airflow.sdk._shared.secrets_masker import redact
 from airflow_provider.ui import serializers
 from airflow_provider.ui.xcom_queries import SubmittedJob, TaskKey
 from trainer_core import TrainJobRef
-from trainer_core.jobs import Progress
+from trainer_core.model.jobs import Progress
 
 
 def shown(manifest):

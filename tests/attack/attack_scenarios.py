@@ -31,14 +31,14 @@ from local_jobs import PATIENCE, processes_of, supervisor_of, wait_until_dead
 from local_submitter import submit
 
 from trainer_core import CustomTrainer, Labels, LocalProcessBackendConfig, Name, TrainerClient
+from trainer_core.base.errors import BackendUnavailableError, TrainerError
+from trainer_core.base.text import MAX_MESSAGE
+from trainer_core.base.yaml_documents import parse_yaml
 from trainer_core.cli.app import run as run_command
-from trainer_core.config import CONFIGS, config_from_dict
-from trainer_core.errors import BackendUnavailableError, TrainerError
-from trainer_core.initializers import initializer_from_dict
-from trainer_core.request import Owner, TrainJobRequest
-from trainer_core.request_builder import build_request_data, parse_options
-from trainer_core.text import MAX_MESSAGE
-from trainer_core.yaml_documents import parse_yaml
+from trainer_core.definition.initializers import initializer_from_dict
+from trainer_core.definition.request_builder import build_request_data, parse_options
+from trainer_core.model.config import CONFIGS, config_from_dict
+from trainer_core.model.request import Owner, TrainJobRequest
 
 ROOT = Path(__file__).parents[2]
 CANARY = "Hunter2Canary"

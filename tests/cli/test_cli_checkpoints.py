@@ -17,8 +17,8 @@ from trainer_core import (
     TrainerClient,
     TrainJobRequest,
 )
-from trainer_core.errors import UnsupportedError
-from trainer_core.saved_checkpoints import list_saved
+from trainer_core.base.errors import UnsupportedError
+from trainer_core.client.saved_checkpoints import list_saved
 from trainer_core.testing.training_functions import save_checkpoints
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from trainer_core import CustomTrainer, TrainerClient
-from trainer_core.job_table import build_row, read_details
-from trainer_core.request import Owner
+from trainer_core.frontend.job_table import build_row, read_details
+from trainer_core.model.request import Owner
 
 
 @pytest.fixture

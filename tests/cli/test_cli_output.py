@@ -9,8 +9,17 @@ from rich.console import Console
 from trainer_core.cli import main, progress
 from trainer_core.cli.options import move_global_options
 from trainer_core.cli.output import print_table
-from trainer_core.jobs import CREATED, RUNNING, Category, Diagnosis, Observation, PendingFailure, Progress, TrainJobRef
 from trainer_core.lifecycle.wait_state import PendingFailureLog
+from trainer_core.model.jobs import (
+    CREATED,
+    RUNNING,
+    Category,
+    Diagnosis,
+    Observation,
+    PendingFailure,
+    Progress,
+    TrainJobRef,
+)
 
 REF = TrainJobRef("local", "/home", "a-job", "uid")
 PENDING = PendingFailure(Diagnosis(category=Category.SCHEDULING, reason="no node has [gpu]"), 300.0)

@@ -9,7 +9,7 @@ import yaml
 from fake_cluster import Cluster
 
 from trainer_core import CustomTrainerContainer, DeleteAfter, KubernetesBackendConfig, Labels, Name, TrainerClient
-from trainer_core.jobs import KFP_ON_KILL_LABEL, KFP_RUN_LABEL
+from trainer_core.model.jobs import KFP_ON_KILL_LABEL, KFP_RUN_LABEL
 
 NAMESPACE = "training"
 

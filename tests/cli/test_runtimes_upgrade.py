@@ -9,8 +9,8 @@ import yaml
 from fake_cluster import Cluster
 
 from trainer_core.cli import main
-from trainer_core.config import KubernetesBackendConfig
 from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES
+from trainer_core.model.config import KubernetesBackendConfig
 from trainer_core.runtime_admin import ml_policies
 from trainer_core.runtime_admin.apply import RuntimeAdmin
 from trainer_core.runtime_admin.ml_policies import upgrade_runtime

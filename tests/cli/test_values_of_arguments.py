@@ -12,11 +12,11 @@ from hypothesis import assume, given, strategies as st
 from odd_values import ANNOTATIONS, REFUSED, TEXTS, VALUES
 
 from trainer_core import CustomTrainer, LocalProcessBackendConfig, TrainerClient
+from trainer_core.base.yaml_documents import parse_yaml
 from trainer_core.cli.options import parse_arguments
-from trainer_core.definition_file import build_definition_request
-from trainer_core.packaging.func_args import check_func_args, declared_types
-from trainer_core.request import Code
-from trainer_core.yaml_documents import parse_yaml
+from trainer_core.frontend.definition_file import build_definition_request
+from trainer_core.model.func_args import check_func_args, declared_types
+from trainer_core.model.request import Code
 
 PROJECT = {"func": "odd_training:train", "code": "."}
 

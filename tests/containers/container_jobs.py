@@ -9,12 +9,12 @@ from trainer_core.backends.container import job_journal, outcome
 from trainer_core.backends.container.job_journal import Container, ContainerJob, JournalEntry
 from trainer_core.backends.container.plan import render_plan, strip_commands
 from trainer_core.backends.container.runtimes import RuntimeCatalog
-from trainer_core.config import ContainerBackendConfig
-from trainer_core.jobs import Category, Diagnosis
 from trainer_core.lifecycle.diagnosis import Facts, build_failed_outcome
 from trainer_core.lifecycle.restart_policy import get_attempt_restarts
+from trainer_core.model.config import ContainerBackendConfig
+from trainer_core.model.jobs import Category, Diagnosis
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.packaging import serializer
-from trainer_core.request import TrainJobRequest
 from trainer_core.testing.training_functions import return_value
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -25,9 +25,9 @@ from container_submitter import EXPECTED_LOG, build_request
 from trainer_core import Checkpoints, ContainerBackendConfig, CustomTrainer, Name, RestartPolicy, TrainerClient
 from trainer_core.backends.container import job_journal, names, paths, supervisor
 from trainer_core.backends.local.processes import kill_job_processes
-from trainer_core.config import TrainingRuntimeSource
-from trainer_core.errors import BackendUnavailableError, JobElsewhereError, JobNotFoundError
-from trainer_core.jobs import Category, TrainJobRef
+from trainer_core.base.errors import BackendUnavailableError, JobElsewhereError, JobNotFoundError
+from trainer_core.model.config import TrainingRuntimeSource
+from trainer_core.model.jobs import Category, TrainJobRef
 from trainer_core.testing.training_functions import exit_in_turn, run_forever
 
 PATIENCE = 300.0

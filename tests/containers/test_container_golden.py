@@ -15,8 +15,8 @@ from container_jobs import build_job, build_plan, build_request
 
 from trainer_core.backends.container import create_request
 from trainer_core.backends.container.create_request import CreateInputs
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.packaging import argv_payload
-from trainer_core.request import TrainJobRequest
 
 GOLDEN = Path(__file__).with_name("golden")
 TORCH = {"runtime": {"name": "torch-distributed"}}

@@ -35,9 +35,8 @@ from trainer_core import (
     VolumeDatasetInitializer,
 )
 from trainer_core.backends.container import names
-from trainer_core.errors import UnsupportedError
-from trainer_core.jobs import Category, TrainJob
-from trainer_core.options import (
+from trainer_core.base.errors import UnsupportedError
+from trainer_core.definition.options import (
     ContainerPatch,
     JobSetSpecPatch,
     JobSetTemplatePatch,
@@ -48,6 +47,7 @@ from trainer_core.options import (
     ReplicatedJobPatch,
     TrainingRuntimeSpecPatch,
 )
+from trainer_core.model.jobs import Category, TrainJob
 from trainer_core.testing.training_functions import (
     print_lines,
     read_files,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer_core import CustomTrainer, Name, Suspend
 from trainer_core.backends.container import cleanup
-from trainer_core.request import Owner
+from trainer_core.model.request import Owner
 
 
 def train():

@@ -23,8 +23,8 @@ from trainer_core.backends.container import job_journal, names, observations, ou
 from trainer_core.backends.container.engine import EngineRequestError
 from trainer_core.backends.container.paths import RESULT_PATH
 from trainer_core.backends.container.reconcile import Fail, Start, next_action
-from trainer_core.jobs import Category
 from trainer_core.lifecycle.diagnosis import Facts, diagnose
+from trainer_core.model.jobs import Category
 
 TWO_NODES = build_request(trainer={"num_nodes": 2})
 

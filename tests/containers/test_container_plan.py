@@ -14,8 +14,8 @@ from container_jobs import PACKAGED, build_job, build_plan, build_request, build
 from trainer_core.backends.container import create_request, plan
 from trainer_core.backends.container.create_request import CreateInputs
 from trainer_core.backends.container.paths import CODE_PATH
-from trainer_core.errors import InvalidRequestError, UnsupportedError
-from trainer_core.request import TrainJobRequest
+from trainer_core.base.errors import InvalidRequestError, UnsupportedError
+from trainer_core.model.request import TrainJobRequest
 
 INPUTS = CreateInputs("data", {}, {})
 

@@ -18,9 +18,9 @@ from container_jobs import (
 
 from trainer_core.backends.container import job_journal, outcome
 from trainer_core.backends.container.reconcile import Complete, Copy, Done, Fail, Start, Stop, Wait, next_action
-from trainer_core.jobs import Restarts
 from trainer_core.lifecycle.diagnosis import Category, diagnose
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.jobs import Restarts
+from trainer_core.model.request import TrainJobRequest
 
 
 def step_names(action):

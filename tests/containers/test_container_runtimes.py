@@ -12,7 +12,7 @@ import pytest
 
 from trainer_core.backends.container import runtimes
 from trainer_core.backends.container.runtimes import RuntimeCatalog
-from trainer_core.errors import BackendUnavailableError, RuntimeNotFoundError
+from trainer_core.base.errors import BackendUnavailableError, RuntimeNotFoundError
 
 PYTHON = (Path(runtimes.__file__).parent / "runtimes" / "python.yaml").read_text()
 

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from trainer_core.backends.container import engine_discovery, runtimes
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.cli import main
-from trainer_core.config import ContainerBackendConfig
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.model.config import ContainerBackendConfig
 
 HOME = Path("/home/me")
 

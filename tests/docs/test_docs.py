@@ -103,7 +103,7 @@ def test_the_reference_lists_the_exit_codes_of_the_command():
 
 
 def test_the_reference_lists_every_error():
-    from trainer_core import errors
+    from trainer_core.base import errors
 
     page = (REFERENCE / "errors.md").read_text(encoding="utf-8")
 
@@ -120,7 +120,7 @@ def documented_objects():
 
 def test_the_reference_has_an_entry_for_every_public_name_of_the_core():
     import trainer_core
-    from trainer_core import errors
+    from trainer_core.base import errors
 
     on_the_page_of_errors = set(errors.__all__)
     missing = {
@@ -128,7 +128,7 @@ def test_the_reference_has_an_entry_for_every_public_name_of_the_core():
     } - documented_objects()
 
     assert missing == set()
-    assert "trainer_core.errors" in documented_objects()
+    assert "trainer_core.base.errors" in documented_objects()
 
 
 @pytest.mark.parametrize("kind", ["operators", "sensors", "hooks", "triggers", "decorators"])

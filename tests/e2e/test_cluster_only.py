@@ -10,9 +10,9 @@ from datetime import datetime, timezone
 
 import pytest
 
-from trainer_core.jobs import Category
+from trainer_core.definition.options import Suspend
 from trainer_core.k8s import pod_state, resources
-from trainer_core.options import Suspend
+from trainer_core.model.jobs import Category
 from trainer_core.testing.case import Contract, wait_for_status
 from trainer_core.testing.training_functions import raise_error, return_value, run_forever
 

@@ -14,8 +14,8 @@ import pytest
 from trainer_core import TrainerClient
 from trainer_core.backends.container import engine_discovery
 from trainer_core.backends.container.engine import Engine
-from trainer_core.config import ContainerBackendConfig, TrainingRuntimeSource
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError
+from trainer_core.model.config import ContainerBackendConfig, TrainingRuntimeSource
 
 #: Debian with Python 3.11 and pip; `tools/test-resources` builds it.
 IMAGE = "localhost/trainjob-base:test"

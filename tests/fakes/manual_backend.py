@@ -11,9 +11,10 @@ from typing import Any
 
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.follower import Follower
-from trainer_core.change_event import ChangeEvent
-from trainer_core.errors import JobNotFoundError
-from trainer_core.jobs import (
+from trainer_core.base.change_event import ChangeEvent
+from trainer_core.base.errors import JobNotFoundError
+from trainer_core.lifecycle.adoption import ExistingJob
+from trainer_core.model.jobs import (
     COMPLETE,
     FAILED,
     RUNNING,
@@ -29,9 +30,8 @@ from trainer_core.jobs import (
     TrainJob,
     TrainJobRef,
 )
-from trainer_core.lifecycle.adoption import ExistingJob
-from trainer_core.request import TrainJobRequest
-from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
+from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 
 class KilledError(BaseException):

@@ -26,9 +26,8 @@ from trainer_core import (
     TrainJobTemplate,
     TrialConfig,
 )
-from trainer_core.jobs import RUNNING
-from trainer_core.lifecycle import early_stop
-from trainer_core.search import snapshot
+from trainer_core.model.jobs import RUNNING
+from trainer_core.search import early_stop, snapshot
 from trainer_core.search.results import SearchOutcome
 
 SPACE = {"x": Search.uniform(-1, 1), "y": Search.randint(1, 9)}

@@ -14,7 +14,7 @@ from clock import Clock
 
 from trainer_core.fetch.progress import LogProgress
 from trainer_core.fetch.settings import ENV_PREFIX
-from trainer_core.logs import parse_progress
+from trainer_core.model.logs import parse_progress
 
 MB = 1_000_000
 

@@ -17,7 +17,7 @@ from s3_storage.faults import Fault
 
 from trainer_core.fetch.s3.download import LARGE_FILE_SIZE
 from trainer_core.fetch.source import FetchError
-from trainer_core.logs import parse_progress
+from trainer_core.model.logs import parse_progress
 
 TIMEOUT = 300
 MIB = 2**20

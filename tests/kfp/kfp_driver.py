@@ -15,8 +15,9 @@ from typing import Any
 import yaml
 
 from kfp_components.step import entrypoint
-from trainer_core import CustomTrainer, request_builder
+from trainer_core import CustomTrainer
 from trainer_core.client import backend_for
+from trainer_core.definition import request_builder
 
 REPOSITORY = Path(__file__).parents[2]
 #: Id of the run, unless a test gives another one.

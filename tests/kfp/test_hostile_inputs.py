@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from kfp_components.step import entrypoint
 from kfp_components.step.train import JobInputs
 from trainer_core import TrainerClient
-from trainer_core.text import MAX_MESSAGE
+from trainer_core.base.text import MAX_MESSAGE
 
 TEXTS = st.one_of(
     st.text(max_size=8),

@@ -16,8 +16,9 @@ from kfp_driver import REPOSITORY, DrivenTask
 from mlflow_double import serve_mlflow
 from patient_tracking import be_patient
 
-from trainer_core import CustomTrainer, request_builder
+from trainer_core import CustomTrainer
 from trainer_core.client import backend_for
+from trainer_core.definition import request_builder
 from trainer_core.testing.training_functions import run_out_of_memory
 
 pytestmark = pytest.mark.slow  # 38 s of processor: each test starts a step and a job

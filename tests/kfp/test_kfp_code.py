@@ -11,7 +11,7 @@ from s3_storage.memory import MemoryStorage
 from kfp_components.tasks import train_task
 from kfp_components.testing import host_runner
 from trainer_core import CustomTrainer
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.node import s3_client
 
 

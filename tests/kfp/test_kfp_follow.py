@@ -11,8 +11,17 @@ import pytest
 from kfp_components.step import wait
 from kfp_components.step.metric_history import MetricHistory
 from trainer_core import CustomTrainer, DebugBackendConfig, TrainerClient
-from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import COMPLETE, CREATED, Category, Diagnosis, Observation, Outcome, PendingFailure, TrainJobRef
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.model.jobs import (
+    COMPLETE,
+    CREATED,
+    Category,
+    Diagnosis,
+    Observation,
+    Outcome,
+    PendingFailure,
+    TrainJobRef,
+)
 
 
 class GoesSilent(TrainerClient):

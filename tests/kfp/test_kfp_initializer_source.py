@@ -8,8 +8,8 @@ import pytest
 
 from kfp_components.step.executor_input import Artifact
 from kfp_components.step.initializer_source import set_initializer_source
-from trainer_core.errors import InvalidRequestError
-from trainer_core.request import TrainJobRequest
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.model.request import TrainJobRequest
 
 ROOT = "minio://mlpipeline/v2/artifacts/pipeline/run-1/task/2f0c"
 WORKSPACE = {"/kfp-workspace": "run-1-kfp-workspace"}

@@ -15,8 +15,9 @@ from optional_packages import requires
 from s3_storage import serving, static
 
 from kfp_components.tasks import initialize_task
-from trainer_core import CustomTrainer, request_builder
+from trainer_core import CustomTrainer
 from trainer_core.client import backend_for
+from trainer_core.definition import request_builder
 
 # A pipeline has up to nine steps, each a new interpreter: on a busy machine that takes minutes.
 pytestmark = pytest.mark.slow

@@ -11,9 +11,9 @@ from kfp_components.step import charts, classification, outputs, report
 from kfp_components.step.executor_input import Task
 from kfp_components.step.metric_history import MetricHistory
 from trainer_core import CustomTrainer, DebugBackendConfig, TrainerClient
-from trainer_core.jobs import Category, Diagnosis, Outcome, TrainJobRef
-from trainer_core.request import Owner
-from trainer_core.resource_use import ResourceUse
+from trainer_core.model.jobs import Category, Diagnosis, Outcome, TrainJobRef
+from trainer_core.model.request import Owner
+from trainer_core.model.resource_use import ResourceUse
 
 
 @pytest.fixture

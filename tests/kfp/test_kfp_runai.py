@@ -7,8 +7,9 @@ import pytest
 from fake_cluster import Cluster
 from kfp_driver import DrivenTask
 
-from trainer_core import CustomTrainer, RunaiSpec, request_builder
+from trainer_core import CustomTrainer, RunaiSpec
 from trainer_core.client import backend_for
+from trainer_core.definition import request_builder
 
 NAMESPACE = "runai-team-a"
 

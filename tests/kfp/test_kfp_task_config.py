@@ -11,8 +11,8 @@ from kfp_driver import compiled, request_for
 from kfp_components.step.task_config import apply_task_config, list_claim_mounts
 from kfp_components.tasks import train_task
 from trainer_core import CustomTrainer
-from trainer_core.errors import InvalidRequestError
-from trainer_core.request import TrainJobRequest
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.model.request import TrainJobRequest
 
 TRAINER = CustomTrainer(func=definitions.run_for_ever)
 

@@ -11,7 +11,7 @@ from kfp_driver import component_spec, request_for
 from kfp_components.step import sigterm
 from kfp_components.step.owner_reference import Run
 from trainer_core import LocalProcessBackendConfig, TrainerClient, TrainJobRequest
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from kfp_components.best_of import best_of
 from kfp_components.step.request import set_output_path
 from kfp_components.tasks import train_task, wait_task
 from trainer_core import CustomTrainerContainer
-from trainer_core.errors import InvalidRequestError
+from trainer_core.base.errors import InvalidRequestError
 
 MOUNTS = {"/kfp-workspace": "run-1-kfp-workspace"}
 

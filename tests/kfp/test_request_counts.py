@@ -11,9 +11,10 @@ from kfp_backend import WORKFLOW_DEFINITION
 from kfp_driver import DrivenTask
 from trainjob_command import Command
 
-from trainer_core import CustomTrainer, KubernetesBackendConfig, TrainerClient, request_builder
+from trainer_core import CustomTrainer, KubernetesBackendConfig, TrainerClient
 from trainer_core.client import backend_for
-from trainer_core.request import TrainJobRequest
+from trainer_core.definition import request_builder
+from trainer_core.model.request import TrainJobRequest
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "kubernetes.md"
 WORKFLOW = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run-1", "uid": "w-1"}

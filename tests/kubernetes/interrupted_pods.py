@@ -16,7 +16,7 @@ from fake_cluster.building import COMPLETION_INDEX
 from fake_cluster.raw_client import RawClient
 
 from trainer_core import Checkpoints, CustomTrainer, Owner, TrainerClient
-from trainer_core.jobs import Outcome
+from trainer_core.model.jobs import Outcome
 
 #: Steps between two checkpoints.
 INTERVAL = 5

@@ -49,14 +49,14 @@ from trainer_core import (
     VolumeDatasetInitializer,
     VolumeModelInitializer,
     Workspace,
-    request_builder,
 )
 from trainer_core.backends.trainer_v2 import manifest, validation
 from trainer_core.backends.trainer_v2.backend import KubernetesBackend
-from trainer_core.config import KubernetesBackendConfig
+from trainer_core.definition import request_builder
 from trainer_core.k8s import initializer_job, labels, manifest_common, resources
+from trainer_core.model.config import KubernetesBackendConfig
+from trainer_core.model.request import Owner, TrainJobRequest
 from trainer_core.packaging import argv_payload
-from trainer_core.request import Owner, TrainJobRequest
 
 GOLDEN = Path(__file__).with_name("golden")
 NAMESPACE = "team-vision"

@@ -11,8 +11,8 @@ from fake_cluster import Cluster
 from fake_cluster.runtimes import runtime as a_runtime
 
 from trainer_core import KubernetesBackendConfig, TrainerClient
-from trainer_core.jobs import Observation, Outcome, TrainJobRef
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.jobs import Observation, Outcome, TrainJobRef
+from trainer_core.model.request import TrainJobRequest
 
 IMAGE = "registry.local/train:1"
 CONTAINER = {"kind": "container", "image": IMAGE}

@@ -10,10 +10,10 @@ from k8s_objects import ENDED, JOB, condition, event, runs, seen, train_job, uns
 from k8s_scene import a_client, a_request, a_stage, finished, seen as observed
 
 from trainer_core.backends.trainer_v2.parse import parse_job
-from trainer_core.jobs import Category, TrainJobRef
 from trainer_core.k8s import events, failure_facts, job_reader, labels, observations
 from trainer_core.k8s.capacity import SchedulingLimits
 from trainer_core.lifecycle import wait_state
+from trainer_core.model.jobs import Category, TrainJobRef
 
 MINUTE, HOUR = 60, 3600
 GRACE = 30 * MINUTE

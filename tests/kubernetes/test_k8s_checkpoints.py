@@ -13,11 +13,11 @@ from trainer_core import Checkpoints, KubernetesBackendConfig, LocalProcessBacke
 from trainer_core.backends.runai import validation as runai_validation
 from trainer_core.backends.runai.runtime_templates import BUILT_IN_TEMPLATES
 from trainer_core.backends.trainer_v2 import manifest
-from trainer_core.checkpoint_location import build_scope
-from trainer_core.errors import UnsupportedError
+from trainer_core.base.errors import UnsupportedError
+from trainer_core.definition.request_builder import parse_options
+from trainer_core.model.checkpoint_location import build_scope
 from trainer_core.node import env
 from trainer_core.packaging import serializer
-from trainer_core.request_builder import parse_options
 
 CLAIM = {"uri": "pvc://claim/runs"}
 IMAGE = {"kind": "container", "image": "x:1"}

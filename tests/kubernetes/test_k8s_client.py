@@ -6,8 +6,7 @@ import tracemalloc
 
 import pytest
 
-from trainer_core.config import KubernetesBackendConfig
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.k8s.client import ApiClient, PodLogOptions
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import (
@@ -22,6 +21,7 @@ from trainer_core.k8s.errors import (
     WriteConflictError,
 )
 from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES, CONFIG_MAPS, PODS, TRAINJOBS, ApiResource
+from trainer_core.model.config import KubernetesBackendConfig
 
 
 @pytest.fixture

@@ -17,13 +17,13 @@ import pytest
 import yaml
 from aiohttp import web
 
-from trainer_core.config import KubernetesBackendConfig
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.k8s import async_client
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.config import ClusterConfigError
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.resources import PODS
+from trainer_core.model.config import KubernetesBackendConfig
 
 SECRET = "hunter2"
 

@@ -9,12 +9,12 @@ from fake_cluster import crds
 from k8s_crds import VERSIONS, runtime, server
 from k8s_scene import CONTAINER, a_request, a_stage
 
-from trainer_core import CustomTrainer, DistributedConfig, Labels, Name, request_builder
+from trainer_core import CustomTrainer, DistributedConfig, Labels, Name
 from trainer_core.backends.trainer_v2 import manifest, validation
 from trainer_core.backends.trainer_v2.backend import KubernetesBackend
-from trainer_core.errors import InvalidRequestError, UnsupportedError
-from trainer_core.k8s import labels
-from trainer_core.options import (
+from trainer_core.base.errors import InvalidRequestError, UnsupportedError
+from trainer_core.definition import request_builder
+from trainer_core.definition.options import (
     JobSetSpecPatch,
     JobSetTemplatePatch,
     JobSpecPatch,
@@ -25,7 +25,8 @@ from trainer_core.options import (
     RuntimePatch,
     TrainingRuntimeSpecPatch,
 )
-from trainer_core.request import TrainJobRequest
+from trainer_core.k8s import labels
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.testing.training_functions import return_env
 
 POD_IP = {"name": "MY_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}

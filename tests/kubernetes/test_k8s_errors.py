@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trainer_core.errors import BackendUnavailableError, InvalidRequestError, TrainerError
+from trainer_core.base.errors import BackendUnavailableError, InvalidRequestError, TrainerError
 from trainer_core.k8s import errors
 from trainer_core.k8s.resources import PODS, SECRETS, TRAINJOBS
 

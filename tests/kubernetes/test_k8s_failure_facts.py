@@ -24,11 +24,11 @@ from k8s_objects import (
 )
 
 from trainer_core.backends.trainer_v2.parse import parse_job
-from trainer_core.jobs import Category
 from trainer_core.k8s import events, failure_facts, failure_reasons, labels
 from trainer_core.k8s.capacity import SchedulingLimits
 from trainer_core.k8s.failure_reasons import FATAL, LONG_GRACE, SHORT_GRACE
 from trainer_core.k8s.pod_state import group_pods_by_step
+from trainer_core.model.jobs import Category
 from trainer_core.node.launch import WAITING
 
 NOT_FOUND = (

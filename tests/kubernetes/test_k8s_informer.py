@@ -13,14 +13,14 @@ from contextlib import contextmanager
 import pytest
 from fake_cluster import Fault
 
-from trainer_core.config import KubernetesBackendConfig
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.k8s import informer, watched_jobs
 from trainer_core.k8s.cache import Stream
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import ForbiddenError
 from trainer_core.k8s.resources import TRAINJOBS
 from trainer_core.k8s.watched_jobs import Subscription, WatchedJobs
+from trainer_core.model.config import KubernetesBackendConfig
 
 JOBSET = "jobset.sigs.k8s.io/jobset-name"
 TIMEOUT = 300.0
@@ -598,7 +598,7 @@ def test_an_open_subscription_does_not_keep_the_program_alive(cluster):
 from kubernetes.client import Configuration
 from trainer_core.k8s import informer, resources
 from trainer_core.k8s.connection import Connection
-from trainer_core.config import KubernetesBackendConfig
+from trainer_core.model.config import KubernetesBackendConfig
 config = KubernetesBackendConfig(client_configuration=Configuration(host={cluster.url!r}))
 informer._STOP_SECONDS = 60.0
 target = informer.WatchTarget(resources.TRAINJOBS, "l", lambda raw: 1, lambda raw: 1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core import naming
-from trainer_core.config import KubernetesBackendConfig
-from trainer_core.errors import InvalidRequestError, UnsupportedError
+from trainer_core.base import naming
+from trainer_core.base.errors import InvalidRequestError, UnsupportedError
 from trainer_core.k8s import initializer_job, labels, manifest_common, resources
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.config import KubernetesBackendConfig
+from trainer_core.model.request import TrainJobRequest
 
 DATASET = {"storage_uri": "hf://tatsu-lab/alpaca"}
 MODEL = {"storage_uri": "s3://models/digits"}

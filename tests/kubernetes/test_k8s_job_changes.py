@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from k8s_scene import CONTAINER, HF, a_client, a_request, a_stage, finished, seen, until_ended
 
-from trainer_core.jobs import Category, Diagnosis, JobFailedError, Outcome
 from trainer_core.k8s import labels, resources
 from trainer_core.k8s.errors import WriteConflictError
 from trainer_core.k8s.job_writer import JobWriter
-from trainer_core.request import KUEUE_QUEUE
+from trainer_core.model.jobs import Category, Diagnosis, JobFailedError, Outcome
+from trainer_core.model.request import KUEUE_QUEUE
 
 QUEUED = {"metadata": {"labels": {KUEUE_QUEUE: "training"}}}
 KUEUE_PATCH = {

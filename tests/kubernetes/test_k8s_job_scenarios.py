@@ -10,10 +10,10 @@ from fake_cluster.runtimes import runtime as a_runtime
 from k8s_scene import CONTAINER, HF, a_client, a_request, a_stage, condition, finished, seen, until_ended
 
 from trainer_core import CustomTrainer, Name
-from trainer_core.errors import InvalidRequestError, UnsupportedError
-from trainer_core.jobs import Category, PendingFailure
+from trainer_core.base.errors import InvalidRequestError, UnsupportedError
 from trainer_core.k8s import job_reader
 from trainer_core.lifecycle import wait_state
+from trainer_core.model.jobs import Category, PendingFailure
 from trainer_core.node.launch import WAITING
 
 #: More retries than any test uses: the controller does not fail the job.

@@ -13,8 +13,7 @@ from fake_cluster import Cluster
 from hypothesis import given, settings, strategies as st
 from k8s_objects import NAMESPACE, end, ended, pod, runs
 
-from trainer_core.config import KubernetesBackendConfig
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.k8s import logs, pod_state
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
@@ -26,6 +25,7 @@ from trainer_core.k8s.errors import (
     StreamInterruptedError,
 )
 from trainer_core.k8s.pod_state import ContainerState, ContainerTermination, PodState
+from trainer_core.model.config import KubernetesBackendConfig
 
 START = 1_700_000_000
 SECOND = 10**9

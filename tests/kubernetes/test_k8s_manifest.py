@@ -16,9 +16,9 @@ from k8s_crds import VERSIONS, runtime, server
 from k8s_examples import EXAMPLES, GOLDEN, golden, readable
 
 from trainer_core.backends.trainer_v2 import manifest
-from trainer_core.errors import UnsupportedError
+from trainer_core.base.errors import UnsupportedError
 from trainer_core.k8s import labels, manifest_common, resources
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.request import TrainJobRequest
 
 TRAINJOBS = [name for name, example in EXAMPLES.items() if example.runtime]
 SDK = "trainer.kubeflow.org/kubeflow-sdk"

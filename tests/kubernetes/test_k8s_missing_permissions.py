@@ -8,11 +8,11 @@ import time
 import pytest
 from k8s_scene import a_client, a_request, a_request_with_a_token, a_stage, finished, seen, until_ended
 
-from trainer_core.errors import BackendUnavailableError, TrainerError
-from trainer_core.jobs import Category
+from trainer_core.base.errors import BackendUnavailableError, TrainerError
 from trainer_core.k8s import job_reader
 from trainer_core.k8s.errors import ForbiddenError
-from trainer_core.request import Owner
+from trainer_core.model.jobs import Category
+from trainer_core.model.request import Owner
 
 #: Resources without which jobs can still be read.
 OPTIONAL = (

@@ -6,9 +6,9 @@ import json
 
 from k8s_scene import CONTAINER, a_request, a_stage, finished
 
-from trainer_core.jobs import AttemptMemory, Category
 from trainer_core.k8s import labels
-from trainer_core.request import Owner
+from trainer_core.model.jobs import AttemptMemory, Category
+from trainer_core.model.request import Owner
 
 TASK = Owner(key="dag/run/task", slug="train", generation="1")
 

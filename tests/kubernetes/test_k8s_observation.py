@@ -26,7 +26,7 @@ from trainer_core import Category, Diagnosis, Outcome
 from trainer_core.backends.trainer_v2 import parse
 from trainer_core.k8s import events, labels, observations
 from trainer_core.lifecycle.adoption import ExistingJob
-from trainer_core.request import KUEUE_QUEUE
+from trainer_core.model.request import KUEUE_QUEUE
 
 COMPLETE = condition("Complete", "True", "AllJobsCompleted", "jobset completed successfully")
 FAILED = condition(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from k8s_scene import a_client, a_request, a_stage
 
-from trainer_core.errors import BackendUnavailableError, JobNotFoundError
-from trainer_core.jobs import KFP_RUN_LABEL, OwnerReference
+from trainer_core.base.errors import BackendUnavailableError, JobNotFoundError
+from trainer_core.model.jobs import KFP_RUN_LABEL, OwnerReference
 
 OWNER = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run-1", "uid": "w-1"}
 WORKFLOW = OwnerReference.from_manifest(OWNER)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from clock import Clock
 
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.k8s import reflector, resources
 from trainer_core.k8s.cache import Stream, WatchTarget
 from trainer_core.k8s.errors import ForbiddenError, ResourceExpiredError

@@ -7,11 +7,11 @@ import copy
 import pytest
 from k8s_scene import HF, a_request, a_request_with_a_token, a_stage, asked, finished, seen, until_ended
 
-from trainer_core.errors import ConflictError
-from trainer_core.jobs import SEARCH_LABEL
+from trainer_core.base.errors import ConflictError
+from trainer_core.base.naming import hash_owner_key
 from trainer_core.k8s import resources
-from trainer_core.naming import hash_owner_key
-from trainer_core.request import SearchEntry
+from trainer_core.model.jobs import SEARCH_LABEL
+from trainer_core.model.request import SearchEntry
 
 #: The runtime is looked for in the namespace first.
 RUNTIME = ["get trainingruntimes/python", "get clustertrainingruntimes/python"]

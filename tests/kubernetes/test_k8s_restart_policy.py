@@ -12,11 +12,11 @@ import pytest
 from k8s_scene import a_client, a_request, a_stage
 
 from trainer_core import CustomTrainer, Name
-from trainer_core.errors import WaitTimeoutError
-from trainer_core.jobs import Category, JobFailedError
+from trainer_core.base.errors import WaitTimeoutError
 from trainer_core.k8s import labels
 from trainer_core.lifecycle.restart_policy import AttemptRestarts
-from trainer_core.request import Owner
+from trainer_core.model.jobs import Category, JobFailedError
+from trainer_core.model.request import Owner
 
 TASK = Owner(key="dag/run/task", slug="train", generation="1")
 NOW = "2026-11-24T10:00:00Z"

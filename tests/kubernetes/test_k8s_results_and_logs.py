@@ -21,9 +21,9 @@ from k8s_scene import (
 )
 
 from trainer_core import CustomTrainer, Name
-from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import JobFailedError, Progress
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.k8s.pod_state import ContainerTermination
+from trainer_core.model.jobs import JobFailedError, Progress
 from trainer_core.node.progress import PREFIX
 from trainer_core.testing.training_functions import return_value
 

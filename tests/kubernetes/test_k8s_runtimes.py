@@ -7,7 +7,7 @@ from fake_cluster import crds
 from k8s_crds import runtime
 
 from trainer_core.k8s import runtimes
-from trainer_core.runtimes import RuntimeKind, TrainerType
+from trainer_core.model.runtimes import RuntimeKind, TrainerType
 
 
 def a_runtime(*, containers=(), labels=None, policy=None, ancestor="trainer", name="mine", **metadata):

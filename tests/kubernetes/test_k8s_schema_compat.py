@@ -9,7 +9,7 @@ from fake_cluster import crds
 from k8s_crds import VERSIONS, server
 
 from trainer_core.backends.trainer_v2 import schema_compat
-from trainer_core.errors import BackendUnavailableError, UnsupportedError
+from trainer_core.base.errors import BackendUnavailableError, UnsupportedError
 
 SDK = "trainer.kubeflow.org/kubeflow-sdk"
 JOBS = f"runtimePatches[{SDK}].trainingRuntimeSpec.template.spec.replicatedJobs[node]"

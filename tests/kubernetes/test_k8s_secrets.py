@@ -10,9 +10,9 @@ import pytest
 from k8s_scene import HF, TOKEN, a_client, a_request, a_request_with_a_token, a_stage, finished
 
 from trainer_core import CustomTrainer, KubernetesBackendConfig, MlflowServer, Name, SecretRef, TrainerClient
-from trainer_core.errors import InvalidRequestError, TrainerError
+from trainer_core.base.errors import InvalidRequestError, TrainerError
 from trainer_core.k8s.errors import ForbiddenError
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.testing.training_functions import return_env
 
 SECRET = "job-initializer"

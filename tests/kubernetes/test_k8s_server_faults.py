@@ -11,11 +11,11 @@ from k8s_scene import a_client, a_request, a_stage, finished
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from trainer_core import KubernetesBackendConfig
-from trainer_core.errors import BackendUnavailableError
-from trainer_core.jobs import Category
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.k8s import informer, pod_state, resources
 from trainer_core.k8s.connection import Connection
-from trainer_core.request import Owner
+from trainer_core.model.jobs import Category
+from trainer_core.model.request import Owner
 
 JOBS = 200
 #: Simulated course of a job, by name; and the failure category that it leads to.

@@ -9,7 +9,7 @@ import pytest
 from k8s_scene import CONTAINER, HF, a_client, a_request, a_stage, finished, until_the_next_second
 
 from trainer_core import Name
-from trainer_core.errors import (
+from trainer_core.base.errors import (
     BackendUnavailableError,
     ConflictError,
     JobNotFoundError,
@@ -17,7 +17,7 @@ from trainer_core.errors import (
     TrainerError,
 )
 from trainer_core.k8s import labels, resources
-from trainer_core.request import RuntimeRef, TrainJobRequest
+from trainer_core.model.request import RuntimeRef, TrainJobRequest
 
 OWNER = {"key": "dag/run/task", "slug": "digits"}
 SHARED = RuntimeRef(name="python", kind="ClusterTrainingRuntime")

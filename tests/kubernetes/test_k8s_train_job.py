@@ -22,9 +22,9 @@ from k8s_objects import (
 
 from trainer_core import Category, Runtime, RuntimeTrainer, TrainerType
 from trainer_core.backends.trainer_v2 import parse
-from trainer_core.errors import InvalidRequestError
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.k8s import events, labels, observations, pod_state
-from trainer_core.request import Owner, RuntimeRef, TrainJobRequest
+from trainer_core.model.request import Owner, RuntimeRef, TrainJobRequest
 
 COMPLETE = condition("Complete", "True", "AllJobsCompleted", "jobset completed successfully")
 FAILED = condition(

@@ -7,9 +7,9 @@ from fake_cluster import crds
 from k8s_crds import VERSIONS, runtime, server
 
 from trainer_core.backends.trainer_v2 import validation
-from trainer_core.errors import InvalidRequestError, UnsupportedError
+from trainer_core.base.errors import InvalidRequestError, UnsupportedError
 from trainer_core.k8s import labels, runtimes
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.request import TrainJobRequest
 
 SDK = "trainer.kubeflow.org/kubeflow-sdk"
 HF = {"storage_uri": "hf://tatsu-lab/alpaca"}

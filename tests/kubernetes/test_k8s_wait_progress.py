@@ -8,7 +8,7 @@ import pytest
 from k8s_scene import a_request, a_stage, asked, seen
 
 from trainer_core.backends import watch_follower
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.k8s import job_reader, resources
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer_core.logs import parse_progress
+from trainer_core.model.logs import parse_progress
 from trainer_core.packaging import serializer
 
 ROOT = Path(__file__).parents[2]

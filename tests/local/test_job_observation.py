@@ -10,16 +10,16 @@ from trainer_core import CustomTrainer, LocalProcessBackendConfig, Name, Trainer
 from trainer_core.backends.local import host, job_record, observations
 from trainer_core.backends.local.job_record import JobRecord, StepRecord
 from trainer_core.backends.local.job_store import StateFolder, write_json
-from trainer_core.errors import (
+from trainer_core.base.errors import (
     BackendUnavailableError,
     InvalidRequestError,
     JobElsewhereError,
     JobNotFoundError,
 )
-from trainer_core.jobs import Category, Diagnosis, Outcome, Restarts
 from trainer_core.lifecycle.restart_policy import AttemptRestarts
+from trainer_core.model.jobs import Category, Diagnosis, Outcome, Restarts
+from trainer_core.model.restart_rules import RestartRules
 from trainer_core.node import locks
-from trainer_core.restart_rules import RestartRules
 
 BEGIN, END = "2026-01-01T00:00:00.000+00:00", "2026-01-01T00:01:00.000+00:00"
 

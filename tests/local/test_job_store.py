@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from trainer_core.backends.local.job_store import JobFolder, write_json
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.node import locks
 
 

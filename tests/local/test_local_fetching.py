@@ -26,7 +26,7 @@ from trainer_core import (
     UnsupportedError,
     VolumeModelInitializer,
 )
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.testing.case import wait_until_suspended
 
 KEYS = {"access_key_id": "AKIAMADEUP", "secret_access_key": "a-secret-key"}

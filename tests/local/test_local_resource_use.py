@@ -13,7 +13,7 @@ import pytest
 
 from trainer_core.backends.local import runner
 from trainer_core.backends.local.processes import UsageReader
-from trainer_core.resource_use import parse_resource_report, strip_resource_report
+from trainer_core.model.resource_use import parse_resource_report, strip_resource_report
 
 #: What nvidia-smi prints for the query; it repeats it as `--loop` asks.
 SMI = "#!/bin/sh\nprintf '0, 90, 4000, 8000\\n1, 0, 10, 8000\\n'\nexec sleep 600\n"

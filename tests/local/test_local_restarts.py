@@ -7,9 +7,9 @@ import json
 from local_jobs import PATIENCE, counts_and_exits, kill, processes_of, supervisor_of
 
 from trainer_core import Category, Name, RestartPolicy
-from trainer_core.jobs import RestartCause, Restarts
 from trainer_core.lifecycle.restart_policy import AttemptRestarts
-from trainer_core.restart_rules import RestartRules
+from trainer_core.model.jobs import RestartCause, Restarts
+from trainer_core.model.restart_rules import RestartRules
 
 
 def fails_beside_a_child(pids: str):

@@ -15,7 +15,7 @@ from local_jobs import PATIENCE, kill, processes_of, returns, supervisor_of, wai
 from trainer_core import Category, Owner, TrainJobRef
 from trainer_core.backends.local import gc, host
 from trainer_core.backends.local.job_store import StateFolder
-from trainer_core.errors import JobElsewhereError
+from trainer_core.base.errors import JobElsewhereError
 
 HERE = replace(host.get_host_identity(), boot_id="boot-1", pid_namespace="pid:[1]", hostname="here", machine="m-1")
 OTHER_CONTAINER = replace(HERE, hostname="container", pid_namespace="pid:[2]", machine="")

@@ -30,10 +30,10 @@ from local_jobs import (
 )
 
 from trainer_core import Category, Owner, Suspend
-from trainer_core.backends import supervisor
+from trainer_core.backends import supervisor_process as supervisor
 from trainer_core.backends.local import backend as local, runner
 from trainer_core.backends.local.processes import kill_job_processes, signal_supervisor
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.lifecycle.diagnosis import StepFacts
 from trainer_core.testing.case import wait_for_status
 

@@ -13,7 +13,7 @@ from local_jobs import PATIENCE, fails_on_sigterm, keeps_children, processes_of,
 from trainer_core import ActiveDeadlineSeconds, Category, Suspend
 from trainer_core.backends.local import backend
 from trainer_core.backends.local.job_store import StateFolder, write_json
-from trainer_core.errors import JobNotFoundError
+from trainer_core.base.errors import JobNotFoundError
 from trainer_core.testing.case import wait_for_status
 
 

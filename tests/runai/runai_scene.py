@@ -12,8 +12,8 @@ from fake_cluster import Cluster
 from trainer_core import RunaiBackendConfig, TrainerClient
 from trainer_core.backends.runai import parse
 from trainer_core.backends.runai.backend import build_adapter
-from trainer_core.jobs import Observation, TrainJobRef
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.jobs import Observation, TrainJobRef
+from trainer_core.model.request import TrainJobRequest
 
 NAMESPACE = "runai-team-a"
 CONTAINER = {"kind": "container", "image": "registry.local/train:1"}

@@ -8,8 +8,8 @@ from pydantic import SecretStr
 from runai_scene import NAMESPACE, build_request, create_client, run_cluster, wait_until
 
 from trainer_core import CustomTrainer, CustomTrainerContainer, Name, RunaiSpec, SecretRef, TrainingWorkloadSpec
-from trainer_core.errors import BackendUnavailableError, ConflictError, RuntimeNotFoundError
-from trainer_core.jobs import Category
+from trainer_core.base.errors import BackendUnavailableError, ConflictError, RuntimeNotFoundError
+from trainer_core.model.jobs import Category
 
 RESOURCES = ("pods", "pods/log", "events", "distributedworkloads")
 NODES = {"kind": "container", "image": "x", "num_nodes": 2}

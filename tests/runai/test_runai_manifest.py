@@ -18,12 +18,12 @@ from runai_examples import EXAMPLES, GOLDEN, NAMESPACE, build_request, read_gold
 from trainer_core import CustomTrainer, CustomTrainerContainer, RunaiBackendConfig, RunaiSpec, TrainingWorkloadSpec
 from trainer_core.backends.runai import manifest
 from trainer_core.backends.runai.runtime_templates import BUILT_IN_TEMPLATES
-from trainer_core.errors import InvalidRequestError
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import RejectedError
 from trainer_core.k8s.resources import get_resource_of_object
-from trainer_core.request import MoreMemory, TrainJobRequest
+from trainer_core.model.request import MoreMemory, TrainJobRequest
 
 CONFIG = RunaiBackendConfig(project="team-vision")
 #: Words that a shell changes unless they are quoted.

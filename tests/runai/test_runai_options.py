@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core import (
-    CustomTrainerContainer,
-    RunaiMasterSpec,
-    RunaiSpec,
-    SecretRef,
-    TrainingWorkloadSpec,
-    request_builder,
-)
+from trainer_core import CustomTrainerContainer, RunaiMasterSpec, RunaiSpec, SecretRef, TrainingWorkloadSpec
 from trainer_core.backends.debug import DebugBackend
-from trainer_core.errors import InvalidRequestError
-from trainer_core.request import TrainJobRequest
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.definition import request_builder
+from trainer_core.model.request import TrainJobRequest
 
 
 class AnyBackend:

@@ -10,9 +10,9 @@ from runai_scene import ENDED, build_pod, build_workload, parse_job
 
 from trainer_core import RunaiBackendConfig
 from trainer_core.backends.runai.backend import build_adapter
-from trainer_core.jobs import Category
 from trainer_core.k8s import labels as k8s_labels, observations
 from trainer_core.k8s.parsing import parse_time
+from trainer_core.model.jobs import Category
 
 #: Documented phases of all releases that do not end a job, and an unknown one.
 RUNNING_PHASES = (

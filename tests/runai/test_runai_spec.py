@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from trainer_core import SecretRef, TrainingWorkloadSpec
-from trainer_core.backend_fields import runai_workload
-from trainer_core.backend_fields.runai_items import Port, Removed, VolumeClaim
+from trainer_core.model.backend_fields import runai_workload
+from trainer_core.model.backend_fields.runai_items import Port, Removed, VolumeClaim
 
 #: The fields of a training workload in the documentation of Run:ai's API.
 _FIELDS = json.loads((Path(__file__).with_name("data") / "training_fields.json").read_bytes())
@@ -290,6 +290,6 @@ def test_fields_are_merged_item_by_item():
 
 def test_importing_requests_and_options_does_not_load_the_model():
     model = TrainingWorkloadSpec.__module__
-    code = f"import sys, trainer_core.request, trainer_core.options; print({model!r} in sys.modules)"
+    code = f"import sys, trainer_core.model.request, trainer_core.definition.options; print({model!r} in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"

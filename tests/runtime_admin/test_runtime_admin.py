@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from fake_cluster import Cluster
 
-from trainer_core.config import KubernetesBackendConfig
-from trainer_core.errors import BackendUnavailableError, ConflictError, InvalidRequestError, RuntimeNotFoundError
+from trainer_core.base.errors import BackendUnavailableError, ConflictError, InvalidRequestError, RuntimeNotFoundError
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import RejectedError
 from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES, TRAINJOBS
+from trainer_core.model.config import KubernetesBackendConfig
 from trainer_core.runtime_admin import diff, runtime_builder
 from trainer_core.runtime_admin.accessors import list_replicated_jobs
 from trainer_core.runtime_admin.apply import RuntimeAdmin

@@ -7,6 +7,7 @@ import copy
 import pytest
 from fake_cluster import crds
 
+from trainer_core.base.secrets import SecretRef
 from trainer_core.k8s import runtimes
 from trainer_core.runtime_admin import diff, runtime_builder
 from trainer_core.runtime_admin.accessors import list_replicated_jobs
@@ -20,7 +21,6 @@ from trainer_core.runtime_admin.runtime_builder import (
     Volcano,
 )
 from trainer_core.runtime_admin.validate import validate_runtime
-from trainer_core.secrets import SecretRef
 
 TORCHTUNE = ("torchtune-llama3.2-1b", "torchtune-llama3.2-3b", "torchtune-qwen2.5-1.5b")
 POD = PodParameters(

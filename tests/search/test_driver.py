@@ -27,20 +27,20 @@ from trainer_core import (
     TrainerClient,
     TrialConfig,
 )
-from trainer_core.client.runs import JobRuns
-from trainer_core.errors import (
+from trainer_core.base.errors import (
     BackendUnavailableError,
     ConflictError,
     InvalidRequestError,
     JobNotFoundError,
     WaitTimeoutError,
 )
-from trainer_core.jobs import Category, Outcome, Progress, TrainJobRef
-from trainer_core.request import Code, Owner, Project, TrainerRequest, TrainJobRequest
+from trainer_core.client.runs import JobRuns
+from trainer_core.definition.trainers import CustomTrainer
+from trainer_core.model.jobs import Category, Outcome, Progress, TrainJobRef
+from trainer_core.model.request import Code, Owner, Project, TrainerRequest, TrainJobRequest
 from trainer_core.search import sampling, tables, template as templates
 from trainer_core.search.driver import SearchDriver, SearchState
 from trainer_core.search.results import Metric, Result, SearchOutcome, Trial
-from trainer_core.trainers import CustomTrainer
 
 SPACE = {"x": Search.uniform(-1, 1), "y": Search.randint(1, 9)}
 

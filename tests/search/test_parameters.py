@@ -17,10 +17,10 @@ from trainer_core import (
     TrainerArgs,
 )
 from trainer_core.backends import backend_class
-from trainer_core.errors import InvalidRequestError
-from trainer_core.request import MoreMemory, Owner, SearchEntry, TrainJobRequest
-from trainer_core.request_builder import build_request
-from trainer_core.restart_rules import RestartRules
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.definition.request_builder import build_request
+from trainer_core.model.request import MoreMemory, Owner, SearchEntry, TrainJobRequest
+from trainer_core.model.restart_rules import RestartRules
 from trainer_core.search import template as templates
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.parameters import apply_parameters, check_trial

@@ -9,9 +9,9 @@ import pytest
 from test_driver import backend, connect, finish, open_search
 
 from trainer_core import Asha, Checkpoints, Name, TrialConfig
-from trainer_core.errors import JobNotFoundError
-from trainer_core.jobs import Category, Progress
-from trainer_core.request import Owner
+from trainer_core.base.errors import JobNotFoundError
+from trainer_core.model.jobs import Category, Progress
+from trainer_core.model.request import Owner
 from trainer_core.search import tables
 from trainer_core.search.snapshot import build_snapshot, find_limits, find_newest_generation, list_jobs, read_search
 

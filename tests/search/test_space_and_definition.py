@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from trainer_core import Asha, GridSearch, MedianStop, Objective, OptunaSampler, RandomSearch, Search, TrialConfig
-from trainer_core.errors import InvalidRequestError
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.search import sampling
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial, parse_lines

@@ -9,7 +9,8 @@ import pytest
 from test_driver import backend, connect, train
 
 from trainer_core import CustomTrainer, Name
-from trainer_core.lifecycle.search import (
+from trainer_core.search import tables
+from trainer_core.search.decisions import (
     CANCELLED,
     COMPLETED,
     FAILED,
@@ -19,7 +20,6 @@ from trainer_core.lifecycle.search import (
     SearchTable,
     TrialView,
 )
-from trainer_core.search import tables
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial
 from trainer_core.search.results import BestTrial, Metric, SearchOutcome, Trial

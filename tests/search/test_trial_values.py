@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainer_core.jobs import COMPLETE, FAILED, Category, Diagnosis, ObjectiveReport, Outcome, RungValue
-from trainer_core.lifecycle.search import Ending, EntryView, decide, judge
+from trainer_core.model.jobs import COMPLETE, FAILED, Category, Diagnosis, ObjectiveReport, Outcome, RungValue
+from trainer_core.search.decisions import Ending, EntryView, decide, judge
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.history import SettledTrial
 

@@ -17,9 +17,9 @@ from trainer_core import (
     Tracking,
     TrainerClient,
 )
+from trainer_core.base.errors import TrackingError
 from trainer_core.cli import app
-from trainer_core.errors import TrackingError
-from trainer_core.jobs import KFP_RUN_LABEL
+from trainer_core.model.jobs import KFP_RUN_LABEL
 from trainer_core.tracking import tags
 from trainer_core.tracking.mlflow_api import MlflowApi
 from trainer_core.tracking.run import find_abandoned_outcome

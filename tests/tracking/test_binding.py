@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core.errors import BackendUnavailableError, JobNotFoundError, TrackingError
-from trainer_core.jobs import Observation, Outcome, TrainJobRef
-from trainer_core.request import TrainJobRequest
+from trainer_core.base.errors import BackendUnavailableError, JobNotFoundError, TrackingError
+from trainer_core.model.jobs import Observation, Outcome, TrainJobRef
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.tracking import tags
 from trainer_core.tracking.mlflow_api import MlflowRun
 from trainer_core.tracking.run import _find_unbound_job, bind_run

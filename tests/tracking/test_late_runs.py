@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from trainer_core import CustomTrainer, DebugBackendConfig, Name, TrainerClient
-from trainer_core.errors import TrackingError
-from trainer_core.jobs import Observation, Outcome, TrainJobRef
-from trainer_core.request import TrackingRequest
+from trainer_core.base.errors import TrackingError
+from trainer_core.model.jobs import Observation, Outcome, TrainJobRef
+from trainer_core.model.request import TrackingRequest
 from trainer_core.tracking import tags
 from trainer_core.tracking.mlflow_api import MlflowRun
 from trainer_core.tracking.run import create_late_run, find_outcome

@@ -11,7 +11,7 @@ import pytest
 from clock import Clock
 
 from trainer_core import CustomTrainer, MlflowServer, Tracking
-from trainer_core.errors import BackendUnavailableError, TrackingError
+from trainer_core.base.errors import BackendUnavailableError, TrackingError
 from trainer_core.tracking import mlflow_api, reporter as reporting
 from trainer_core.tracking.mlflow_api import get_report_api, get_submit_api
 from trainer_core.tracking.reporter import RunReporter, RunSender, get_run_sender

@@ -18,8 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from trainer_core.errors import InvalidRequestError, TrackingError
-from trainer_core.jobs import Outcome, TrainJobRef
+from trainer_core.base.errors import InvalidRequestError, TrackingError
+from trainer_core.model.jobs import Outcome, TrainJobRef
 from trainer_core.tracking import model_registry as registry_module
 from trainer_core.tracking.mlflow_api import MlflowApi
 from trainer_core.tracking.mlflow_registry import MlflowRegistry

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pytest
 from test_model_registry import promote_until_killed_in_child
 
-from trainer_core.errors import TrackingError
+from trainer_core.base.errors import TrackingError
 from trainer_core.tracking.mlflow_api import MlflowApi
 from trainer_core.tracking.mlflow_registry import MlflowRegistry
 from trainer_core.tracking.model_registry import Candidate, FolderRegistry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainer_core import CustomTrainer, LocalProcessBackendConfig, Reuse, Tracking, TrainerClient
-from trainer_core.request import Owner
+from trainer_core.model.request import Owner
 
 
 def train(epochs: int) -> dict:

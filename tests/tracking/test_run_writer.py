@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from trainer_core.errors import TrackingError
-from trainer_core.jobs import Outcome, TrainJobRef
+from trainer_core.base.errors import TrackingError
+from trainer_core.model.jobs import Outcome, TrainJobRef
 from trainer_core.tracking import tags
 from trainer_core.tracking.mlflow_api import MlflowRun, fit_names
 from trainer_core.tracking.run import RunWriter, list_unreported_runs

@@ -20,10 +20,10 @@ from trainer_core import (
     TrainJobTemplate,
     TrialConfig,
 )
-from trainer_core.request import Owner
+from trainer_core.model.request import Owner
 from trainer_core.search.definition import SearchDefinition
+from trainer_core.search.search_run import open_search_run
 from trainer_core.tracking.reporter import get_run_sender
-from trainer_core.tracking.search_run import open_search_run
 
 
 def train(rate: float) -> dict[str, float]:

@@ -20,10 +20,10 @@ from trainer_core import (
     TrackingError,
     TrainerClient,
 )
-from trainer_core.errors import BackendUnavailableError
-from trainer_core.jobs import TrainJobRef
-from trainer_core.logs import LogChunk
-from trainer_core.request import Owner
+from trainer_core.base.errors import BackendUnavailableError
+from trainer_core.model.jobs import TrainJobRef
+from trainer_core.model.logs import LogChunk
+from trainer_core.model.request import Owner
 from trainer_core.testing.training_functions import wait_for_resource_report
 from trainer_core.tracking import mlflow_api, reporter as reporting
 from trainer_core.tracking.reporter import RunReporter

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer_core import CustomTrainer, Name, Tracking, preflight
+from trainer_core import CustomTrainer, Name, Tracking
 from trainer_core.cli import app
+from trainer_core.frontend import preflight
 
 
 def fit_and_save():

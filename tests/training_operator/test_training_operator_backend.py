@@ -11,8 +11,8 @@ from pydantic import SecretStr
 from training_operator_scene import build_request, create_client, run_cluster
 
 from trainer_core import CustomTrainer, Initializer, Name, RuntimeNotFoundError
-from trainer_core.initializers import HuggingFaceDatasetInitializer
-from trainer_core.jobs import COMPLETE, CREATED, SUSPENDED, Category
+from trainer_core.definition.initializers import HuggingFaceDatasetInitializer
+from trainer_core.model.jobs import COMPLETE, CREATED, SUSPENDED, Category
 
 ELASTIC = {"elastic_policy": {"minReplicas": 1, "maxReplicas": 3}}
 

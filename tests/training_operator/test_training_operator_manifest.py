@@ -14,12 +14,12 @@ import yaml
 from fake_cluster import crds
 from training_operator_scene import CONTAINER, build_request
 
-from trainer_core import config
 from trainer_core.backends.training_operator import manifest, runtime_templates, validation
-from trainer_core.errors import InvalidRequestError, UnsupportedError
+from trainer_core.base.errors import InvalidRequestError, UnsupportedError
 from trainer_core.k8s import labels
+from trainer_core.model import config
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.packaging.serializer import package
-from trainer_core.request import TrainJobRequest
 
 GOLDEN = Path(__file__).with_name("golden")
 CONFIG = config.TrainingOperatorBackendConfig()

@@ -6,8 +6,8 @@ import pytest
 
 from trainer_core.backends.training_operator.backend import ADAPTER
 from trainer_core.backends.training_operator.parse import parse_job, parse_pod
-from trainer_core.jobs import Category
 from trainer_core.k8s import observations
+from trainer_core.model.jobs import Category
 
 TIME = "2026-11-21T10:00:00Z"
 LABELS = "training.kubeflow.org"

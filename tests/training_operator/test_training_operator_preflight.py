@@ -12,9 +12,9 @@ from training_operator_scene import build_request, create_client
 
 from trainer_core import TrainingOperatorBackendConfig
 from trainer_core.backends.training_operator.preflight import PERMISSIONS
+from trainer_core.frontend.preflight import check_backend
 from trainer_core.k8s import rbac
 from trainer_core.k8s.rbac import AIRFLOW, KFP
-from trainer_core.preflight import check_backend
 
 RBAC = Path(__file__).parents[2] / "deploy" / "rbac-training-operator.yaml"
 ROLES = {

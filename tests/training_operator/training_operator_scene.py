@@ -8,7 +8,7 @@ from typing import Any
 from fake_cluster import Cluster
 
 from trainer_core import TrainerClient, TrainingOperatorBackendConfig
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.request import TrainJobRequest
 
 IMAGE = "registry.local/train:1"
 CONTAINER = {"kind": "container", "image": IMAGE}

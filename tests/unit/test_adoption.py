@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core.errors import ConflictError, InvalidRequestError
+from trainer_core.base.errors import ConflictError, InvalidRequestError
+from trainer_core.base.naming import build_job_name
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob, decide, describe_existing, list_other_names
-from trainer_core.naming import build_job_name
-from trainer_core.request import Owner, SearchEntry, TrainJobRequest
+from trainer_core.model.request import Owner, SearchEntry, TrainJobRequest
 
 KEY = "dag/run/task"
 

@@ -23,10 +23,10 @@ import psutil
 import pytest
 from node_process import Ended, module_of
 
-from trainer_core.errors import InvalidRequestError, UnsupportedError
+from trainer_core.base.errors import InvalidRequestError, UnsupportedError
+from trainer_core.model.request import Code
 from trainer_core.node import launch as launching, termination
 from trainer_core.packaging import argv_payload, serializer
-from trainer_core.request import Code
 
 NOBODY = 65534
 OWN_NUMBERS = ("--pid", "--fork", "--mount-proc")

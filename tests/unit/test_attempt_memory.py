@@ -9,10 +9,10 @@ import pytest
 from trainer_core import InvalidRequestError
 from trainer_core.backends.container.plan import render_plan
 from trainer_core.backends.container.runtimes import RuntimeCatalog
-from trainer_core.config import ContainerBackendConfig
-from trainer_core.jobs import AttemptMemory, Category, Diagnosis, Outcome
 from trainer_core.lifecycle.attempt_memory import apply_attempt_memory, build_next_request, get_attempt_memory
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.config import ContainerBackendConfig
+from trainer_core.model.jobs import AttemptMemory, Category, Diagnosis, Outcome
+from trainer_core.model.request import TrainJobRequest
 
 
 def ask(memory="8Gi", limit="32Gi", factor=1.5, **fields):

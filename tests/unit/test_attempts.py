@@ -6,11 +6,11 @@ import pytest
 from manual_backend import ManualBackend
 
 from trainer_core import DebugBackendConfig, TrainerClient
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.client.runs import JobRuns
-from trainer_core.errors import InvalidRequestError
 from trainer_core.lifecycle.next_attempt import restore_owned_request, split_name
 from trainer_core.lifecycle.restart_policy import decide_outcome, get_attempt_restarts
-from trainer_core.request import Owner, TrainJobRequest
+from trainer_core.model.request import Owner, TrainJobRequest
 
 OWNER = Owner(key="dag/run/task", slug="train", generation="0")
 

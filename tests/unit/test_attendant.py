@@ -14,12 +14,12 @@ import pytest
 
 from trainer_core import CustomTrainerContainer, Stalled
 from trainer_core.backends.local.backend import LocalProcessBackend
-from trainer_core.errors import UnsupportedError
+from trainer_core.base.errors import UnsupportedError
+from trainer_core.definition.request_builder import build_request
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
-from trainer_core.logs import parse_progress
+from trainer_core.model.logs import parse_progress
 from trainer_core.node import attendant, beats, progress
 from trainer_core.node.attendant import Attendant
-from trainer_core.request_builder import build_request
 
 ROOT = Path(__file__).parents[2]
 AFTER = 40.0

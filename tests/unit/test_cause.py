@@ -7,8 +7,8 @@ import signal
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from trainer_core.jobs import Category
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose, is_consequence
+from trainer_core.model.jobs import Category
 from trainer_core.node.termination import is_lost_peer
 
 LOST = [

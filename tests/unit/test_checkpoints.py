@@ -1273,7 +1273,7 @@ def test_the_programs_travel_without_comments_and_types_and_the_kit_is_small():
 
 
 def code_of_nothing():
-    from trainer_core.request import Code
+    from trainer_core.model.request import Code
 
     return Code.model_validate(serializer.package(leave))
 

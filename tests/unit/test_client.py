@@ -17,9 +17,9 @@ from trainer_core import (
     TrainerClient,
 )
 from trainer_core.backends.debug import DebugBackend
-from trainer_core.errors import JobNotFoundError, UnsupportedError
-from trainer_core.jobs import OwnerReference
-from trainer_core.request import TrainJobRequest
+from trainer_core.base.errors import JobNotFoundError, UnsupportedError
+from trainer_core.model.jobs import OwnerReference
+from trainer_core.model.request import TrainJobRequest
 
 CODE = {"kind": "source", "text": "def train():\n    return 1\n", "entry": "train"}
 REQUEST = TrainJobRequest.parse(

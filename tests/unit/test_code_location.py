@@ -15,15 +15,15 @@ import pytest
 from s3_storage import serving
 from s3_storage.memory import MemoryStorage
 
-from trainer_core import CustomTrainer, KubernetesBackendConfig, LocalProcessBackendConfig, code_location
+from trainer_core import CustomTrainer, KubernetesBackendConfig, LocalProcessBackendConfig
 from trainer_core.backends.debug import DebugBackend
+from trainer_core.base.errors import BackendUnavailableError, UnsupportedError
 from trainer_core.cli import main
-from trainer_core.errors import BackendUnavailableError, UnsupportedError
+from trainer_core.definition.request_builder import build_request
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
 from trainer_core.node import load_function, project_fetch, s3_client
-from trainer_core.packaging import argv_payload
+from trainer_core.packaging import argv_payload, code_location
 from trainer_core.packaging.project import read_files
-from trainer_core.request_builder import build_request
 
 NODE = """
 import json, sys

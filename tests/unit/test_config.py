@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer_core.config import (
+from trainer_core.model.config import (
     CONFIGS,
     ContainerBackendConfig,
     DebugBackendConfig,
@@ -190,7 +190,7 @@ def test_the_model_configuration_has_its_name_in_the_sdk():
 
 def test_no_configuration_loads_a_client_library():
     program = (
-        "import sys; from trainer_core.config import *; KubernetesBackendConfig(); ContainerBackendConfig(); "
+        "import sys; from trainer_core.model.config import *; KubernetesBackendConfig(); ContainerBackendConfig(); "
         "print(*sorted({'kubernetes', 'docker', 'kubernetes_asyncio'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -21,14 +21,14 @@ from trainer_core import (
     TrainerClient,
     TrainJobRef,
 )
+from trainer_core.base.errors import UnsupportedError
 from trainer_core.client import debug_request
 from trainer_core.client.debug_session import Session, run
 from trainer_core.client.debugging import _check_python
-from trainer_core.errors import UnsupportedError
-from trainer_core.jobs import TrainJob
 from trainer_core.lifecycle import debugging
-from trainer_core.request import Code, TrainerRequest, TrainJobRequest
-from trainer_core.runtimes import Runtime, RuntimeTrainer, TrainerType
+from trainer_core.model.jobs import TrainJob
+from trainer_core.model.request import Code, TrainerRequest, TrainJobRequest
+from trainer_core.model.runtimes import Runtime, RuntimeTrainer, TrainerType
 
 TRACEBACK = """Traceback (most recent call last):
   File "pkg/train.py", line {line}, in train

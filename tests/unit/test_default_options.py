@@ -20,10 +20,10 @@ from trainer_core import (
 )
 from trainer_core.backends import backend_class
 from trainer_core.client import default_options
-from trainer_core.config import DEFAULT_OPTIONS
-from trainer_core.options.runai import RunaiSpec
-from trainer_core.request import TrainJobRequest
-from trainer_core.request_builder import build_request
+from trainer_core.definition.options.runai import RunaiSpec
+from trainer_core.definition.request_builder import build_request
+from trainer_core.model.config import DEFAULT_OPTIONS
+from trainer_core.model.request import TrainJobRequest
 
 ALL = [Stalled("30m"), RestartPolicy(max_restarts=5), MoreMemory("32Gi"), StartWithin("6h"), Reuse("30d")]
 FUNCTION = CustomTrainer("train:main", resources_per_node={"memory": "8Gi"})

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from trainer_core.jobs import AttemptMemory, Category, TrainJobRef
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
+from trainer_core.model.jobs import AttemptMemory, Category, TrainJobRef
 
 
 def report_of_torchrun(rank, code):

@@ -19,11 +19,12 @@ from kubernetes.client import (
     V1Toleration,
 )
 
-from trainer_core import DistributedConfig, request_builder
+from trainer_core import DistributedConfig
 from trainer_core.backends.trainer_v2.backend import KubernetesBackend
 from trainer_core.client import backend_for
-from trainer_core.request import TrainJobRequest
-from trainer_core.request_builder import parse_options
+from trainer_core.definition import request_builder
+from trainer_core.definition.request_builder import parse_options
+from trainer_core.model.request import TrainJobRequest
 
 #: The example of the reference.
 POD_IP = {"name": "MY_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}

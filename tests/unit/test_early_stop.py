@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from trainer_core.lifecycle.early_stop import choose_promotion, find_losers, list_rungs
 from trainer_core.search.definition import Asha, MedianStop
+from trainer_core.search.early_stop import choose_promotion, find_losers, list_rungs
 from trainer_core.search.history import RungReport
 
 _VALUES = st.one_of(st.sampled_from([0.0, -0.0, 0.5, 1.0, math.nan, math.inf]), st.floats(-2, 2, width=16))

@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
-from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import JobFailedError, Outcome, TrainJobRef
-from trainer_core.text import MAX_MESSAGE, format_size, shorten
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.base.text import MAX_MESSAGE, format_size, shorten
+from trainer_core.model.jobs import JobFailedError, Outcome, TrainJobRef
 
 OUTCOME = Outcome(ref=TrainJobRef("local", "/home", "job", "uid").to_dict(), status="Failed")
 

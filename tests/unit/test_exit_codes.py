@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 from node_process import Ended
 
+from trainer_core.model.request import Code
 from trainer_core.node import return_value, termination
 from trainer_core.packaging import argv_payload, serializer
-from trainer_core.request import Code
 
 NO_RECORD = "without a record that its function returned"
 ODD_CODES = (None, 0, False, True, 1, 3, 255, 256, 512, 257, -1, -256, 0.0, "0", "stopped")

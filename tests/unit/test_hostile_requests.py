@@ -13,27 +13,20 @@ from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
 import trainer_core
-from trainer_core import (
-    CustomTrainer,
-    DebugBackendConfig,
-    LocalProcessBackendConfig,
-    Name,
-    TrainerClient,
-    jobs,
-    request,
-    validation,
-)
+from trainer_core import CustomTrainer, DebugBackendConfig, LocalProcessBackendConfig, Name, TrainerClient
+from trainer_core.base import validation
+from trainer_core.base.errors import InvalidRequestError, TrainerError, UnsupportedError
+from trainer_core.base.text import MAX_MESSAGE
+from trainer_core.base.yaml_documents import parse_yaml
 from trainer_core.cli.app import run
 from trainer_core.cli.search import open_search
-from trainer_core.config import CONFIGS, config_from_dict
-from trainer_core.definition_file import build_definition_request, read_definition
-from trainer_core.errors import InvalidRequestError, TrainerError, UnsupportedError
-from trainer_core.initializers import initializer_from_dict
-from trainer_core.options import BaseOption
-from trainer_core.request import InitializerSource, Owner, TrainerRequest, TrainJobRequest
-from trainer_core.request_builder import build_request_data, parse_options
-from trainer_core.text import MAX_MESSAGE
-from trainer_core.yaml_documents import parse_yaml
+from trainer_core.definition.initializers import initializer_from_dict
+from trainer_core.definition.options import BaseOption
+from trainer_core.definition.request_builder import build_request_data, parse_options
+from trainer_core.frontend.definition_file import build_definition_request, read_definition
+from trainer_core.model import jobs, request
+from trainer_core.model.config import CONFIGS, config_from_dict
+from trainer_core.model.request import InitializerSource, Owner, TrainerRequest, TrainJobRequest
 
 TEXTS = st.one_of(
     st.text(max_size=8),

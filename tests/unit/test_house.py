@@ -215,7 +215,7 @@ def test_without_an_engine_one_line_states_how_to_get_one(find_resources):
 
 
 def test_every_install_line_takes_the_package_from_a_clone_with_extras_that_exist():
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "trainer_core/errors.py"]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "trainer_core/base/errors.py"]
     named = {word for page in pages for word in INSTALLED.findall(page.read_text(encoding="utf-8"))}
     extras = {extra for word in named if word.startswith(".") for extra in re.findall(r"[a-z]\w+(?=[],])", word)}
     assert [word for word in named if "trainjob" in word] == []

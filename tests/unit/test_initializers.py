@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core.initializers import (
+from trainer_core.base.secrets import SecretRef
+from trainer_core.definition.initializers import (
     DATASET_PATH,
     MODEL_PATH,
     DataCacheInitializer,
@@ -19,7 +20,6 @@ from trainer_core.initializers import (
     VolumeModelInitializer,
     initializer_from_dict,
 )
-from trainer_core.secrets import SecretRef
 
 HUGGING_FACE = pytest.mark.parametrize("kind", [HuggingFaceDatasetInitializer, HuggingFaceModelInitializer])
 S3 = pytest.mark.parametrize("kind", [S3DatasetInitializer, S3ModelInitializer])

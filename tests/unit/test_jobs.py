@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import pytest
 from hypothesis import given, strategies as st
 
-from trainer_core.jobs import (
+from trainer_core.model.jobs import (
     Category,
     Diagnosis,
     Event,
@@ -24,7 +24,7 @@ from trainer_core.jobs import (
     extract_artifacts,
     extract_metrics,
 )
-from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
+from trainer_core.model.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 from trainer_core.tracking.tags import get_run_status
 
 CREATED = datetime(2026, 5, 1, 12, 30, 15, 250000, tzinfo=timezone.utc)

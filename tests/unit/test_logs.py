@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from trainer_core.errors import InvalidRequestError
-from trainer_core.logs import find_last_progress, merge_streams, parse_timed_progress, select_steps, tail_steps
-from trainer_core.readable_log import ReadableLog, format_log_lines
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.model.logs import find_last_progress, merge_streams, parse_timed_progress, select_steps, tail_steps
+from trainer_core.model.readable_log import ReadableLog, format_log_lines
 
 
 @pytest.fixture

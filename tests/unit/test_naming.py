@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from trainer_core import naming
+from trainer_core.base import naming
 
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 

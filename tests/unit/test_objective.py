@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from node_process import BARE, Node
 
-from trainer_core.jobs import ObjectiveReport, RungValue, extract_training_state
-from trainer_core.logs import build_progress, parse_progress
+from trainer_core.model.jobs import ObjectiveReport, RungValue, extract_training_state
+from trainer_core.model.logs import build_progress, parse_progress
 from trainer_core.node import env
 from trainer_core.node.objective import Objective
 from trainer_core.node.progress import Reporter

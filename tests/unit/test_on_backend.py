@@ -8,11 +8,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from trainer_core import request_builder
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.client import backend_for
-from trainer_core.config import CONFIGS
-from trainer_core.errors import InvalidRequestError
-from trainer_core.options import (
+from trainer_core.definition import request_builder
+from trainer_core.definition.options import (
     ActiveDeadlineSeconds,
     Labels,
     OnBackend,
@@ -22,10 +21,11 @@ from trainer_core.options import (
     TrainerArgs,
     TrainingRuntimeSpecPatch,
 )
-from trainer_core.request import TrainJobRequest
-from trainer_core.request_builder import build_request_data, parse_options, select_backend
-from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
-from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
+from trainer_core.definition.request_builder import build_request_data, parse_options, select_backend
+from trainer_core.definition.trainers import CustomTrainer, CustomTrainerContainer
+from trainer_core.model.config import CONFIGS
+from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 KUBERNETES = backend_for("kubernetes")
 RUNTIME = Runtime(
@@ -111,7 +111,7 @@ def test_a_definition_without_options_is_the_same_whether_or_not_the_backend_is_
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_skipped_option_is_named_in_one_line_of_the_log(caplog, known):
-    caplog.set_level(logging.INFO, logger="trainer_core.options")
+    caplog.set_level(logging.INFO, logger="trainer_core.definition.options")
     options = [OnBackend("kubernetes", QueueName("nightly"))]
     backend = backend_for("local")
     select_backend(build_request_data(backend=backend if known else None, options=options), backend)

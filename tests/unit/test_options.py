@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from trainer_core.options import (
+from trainer_core.definition.options import (
     ActiveDeadlineSeconds,
     Annotations,
     DeleteAfter,
@@ -28,7 +28,7 @@ from trainer_core.options import (
     TrainingRuntimeSpecPatch,
     Workspace,
 )
-from trainer_core.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer, TorchTuneConfig
+from trainer_core.definition.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer, TorchTuneConfig
 
 MANAGER = "trainer.kubeflow.org/kubeflow-sdk"
 OPTIONS = [

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, reject, strategies as st
 from node_process import module_of
 
+from trainer_core.model.func_args import coerce
 from trainer_core.packaging import serializer
-from trainer_core.packaging.func_args import coerce
 from trainer_core.packaging.serializer import package
 
 users = module_of(Path(__file__).parent / "data" / "users_functions.py")

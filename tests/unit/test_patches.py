@@ -9,8 +9,8 @@ import pydantic
 import pytest
 from fake_cluster import crds
 
-from trainer_core.options.kubernetes_models import to_plain_data
-from trainer_core.options.patches import (
+from trainer_core.definition.options.kubernetes_models import to_plain_data
+from trainer_core.model.patches import (
     ContainerPatch,
     JobSetSpecPatch,
     JobSetTemplatePatch,

@@ -15,8 +15,8 @@ from clock import Clock
 
 from trainer_core.backends import polling_follower
 from trainer_core.backends.polling_follower import PollingFollower, PollInterval
-from trainer_core.errors import BackendUnavailableError, JobNotFoundError
-from trainer_core.jobs import Observation, TrainJobRef
+from trainer_core.base.errors import BackendUnavailableError, JobNotFoundError
+from trainer_core.model.jobs import Observation, TrainJobRef
 
 REF = TrainJobRef("double", "default", "job", "1")
 TIMEOUT = 300
@@ -403,7 +403,7 @@ def test_an_inherited_follower_works_in_a_forked_child_even_if_threads_of_the_pa
 def test_an_open_follower_does_not_keep_the_program_alive():
     program = """
 from trainer_core.backends.polling_follower import PollingFollower
-from trainer_core.jobs import Observation, TrainJobRef
+from trainer_core.model.jobs import Observation, TrainJobRef
 class Backend:
     def observe(self, ref):
         return Observation("Running")

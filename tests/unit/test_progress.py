@@ -12,7 +12,7 @@ from clock import Clock
 from hypothesis import given, settings, strategies as st
 from node_process import BARE, Node
 
-from trainer_core.logs import build_progress, find_last_progress, parse_progress, parse_timed_progress
+from trainer_core.model.logs import build_progress, find_last_progress, parse_progress, parse_timed_progress
 from trainer_core.node import progress as progress_module
 from trainer_core.node.progress import INTERVAL, PREFIX, Reporter, progress
 from trainer_core.packaging import serializer

@@ -14,11 +14,11 @@ import pytest
 from trainer_core import CustomTrainer
 from trainer_core.backends.debug import DebugBackend
 from trainer_core.backends.local.job_store import StateFolder
+from trainer_core.definition.request_builder import build_request
+from trainer_core.model.request import Code
 from trainer_core.node import load_function, project as node_project
 from trainer_core.packaging import argv_payload, project as packed_project, serializer
 from trainer_core.packaging.project import read_files, read_project
-from trainer_core.request import Code
-from trainer_core.request_builder import build_request
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core.lint import Definition, find_problems
+from trainer_core.frontend.lint import Definition, find_problems
 from trainer_core.packaging import serializer
 from trainer_core.packaging.project import read_project
 from trainer_core.packaging.project_imports import find_missing_imports

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from clock import Clock
 
-from trainer_core import retries
+from trainer_core.base import retries
 
 
 @pytest.fixture

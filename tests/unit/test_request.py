@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from trainer_core.errors import InvalidRequestError
-from trainer_core.request import TrainJobRequest
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.model.request import TrainJobRequest
 
 NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20).filter(

@@ -20,12 +20,13 @@ from trainer_core import (
     RuntimePatch,
     Suspend,
     TrainingRuntimeSpecPatch,
-    request_builder,
 )
 from trainer_core.backends import backend_class
+from trainer_core.base.errors import InvalidRequestError, UnsupportedError
+from trainer_core.base.secrets import SecretRef
 from trainer_core.client import backend_for
-from trainer_core.errors import InvalidRequestError, UnsupportedError
-from trainer_core.initializers import (
+from trainer_core.definition import request_builder
+from trainer_core.definition.initializers import (
     DataCacheInitializer,
     FileDatasetInitializer,
     HuggingFaceModelInitializer,
@@ -33,7 +34,7 @@ from trainer_core.initializers import (
     S3DatasetInitializer,
     VolumeDatasetInitializer,
 )
-from trainer_core.options import (
+from trainer_core.definition.options import (
     ActiveDeadlineSeconds,
     Annotations,
     DeleteAfter,
@@ -43,11 +44,16 @@ from trainer_core.options import (
     TrainerArgs,
     Workspace,
 )
-from trainer_core.request import Owner, TrainJobRequest
-from trainer_core.request_builder import parse_options
-from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
-from trainer_core.secrets import SecretRef
-from trainer_core.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer, LoraConfig, TorchTuneConfig
+from trainer_core.definition.request_builder import parse_options
+from trainer_core.definition.trainers import (
+    BuiltinTrainer,
+    CustomTrainer,
+    CustomTrainerContainer,
+    LoraConfig,
+    TorchTuneConfig,
+)
+from trainer_core.model.request import Owner, TrainJobRequest
+from trainer_core.model.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 LOCAL = backend_class("local")
 

@@ -8,8 +8,8 @@ from packaging.requirements import Requirement
 from trainer_core import CustomTrainer, OnBackend
 from trainer_core.backends.debug import DebugBackend
 from trainer_core.backends.local.backend import LocalProcessBackend
+from trainer_core.definition.request_builder import build_request_data
 from trainer_core.packaging.requirements_file import read_packages
-from trainer_core.request_builder import build_request_data
 
 # ruff: noqa: E501 -- a line of uv.lock is as long as uv writes it
 UV_LOCK = """\

@@ -10,9 +10,9 @@ import stat
 
 import pytest
 
+from trainer_core.model.resource_use import parse_resource_report, summarize_resource_use
 from trainer_core.node import env, resource_monitor, termination
 from trainer_core.node.resource_monitor import Gpu, GpuQuery, Monitor, Usage, get_interval, parse_gpus, read_usage
-from trainer_core.resource_use import parse_resource_report, summarize_resource_use
 
 MIB, GIB = 2**20, 2**30
 MACHINE = {

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core.jobs import Category, Outcome
+from trainer_core.base.text import format_memory
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
-from trainer_core.resource_use import (
+from trainer_core.model.jobs import Category, Outcome
+from trainer_core.model.resource_use import (
     ResourceUse,
     parse_resource_report,
     strip_resource_report,
     summarize_resource_use,
 )
-from trainer_core.text import format_memory
 from trainer_core.tracking.reporter import build_system_metrics
 
 REPORT = (

@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from trainer_core import resources
+from trainer_core.base import resources
 
 SCALES = {
     "n": Fraction(1, 10**9),

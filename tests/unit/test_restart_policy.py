@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.client.waiting import check_restarts, compute_restart_delay
-from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import AttemptMemory, Category, Diagnosis, Outcome, RestartCause, Restarts
+from trainer_core.definition.options import RestartPolicy
 from trainer_core.lifecycle.restart_policy import (
     AttemptRestarts,
     EndedStart,
@@ -24,9 +24,9 @@ from trainer_core.lifecycle.restart_policy import (
     get_attempt_restarts,
     is_final,
 )
-from trainer_core.options import RestartPolicy
-from trainer_core.request import TrainJobRequest
-from trainer_core.restart_rules import RestartRules
+from trainer_core.model.jobs import AttemptMemory, Category, Diagnosis, Outcome, RestartCause, Restarts
+from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.restart_rules import RestartRules
 
 LOST = EndedStart(Category.NODE_LOST, retryable=True, seconds=1.0)
 BUG = EndedStart(Category.USER_CODE, exit_code=1)

@@ -14,8 +14,8 @@ from clock import Clock
 from hypothesis import example, given, settings, strategies as st
 
 from trainer_core import CustomTrainer, DebugBackendConfig, TrainerClient
-from trainer_core.jobs import TrainJobRef, build_complete_outcome
-from trainer_core.logs import find_last_progress
+from trainer_core.model.jobs import TrainJobRef, build_complete_outcome
+from trainer_core.model.logs import find_last_progress
 from trainer_core.node.progress import Reporter
 from trainer_core.node.termination import encode_result, parse_record, result_record
 from trainer_core.testing.recorder import RecordedJob, completes

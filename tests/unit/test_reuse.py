@@ -18,15 +18,15 @@ from trainer_core import CustomTrainer, LocalProcessBackendConfig, Reuse, Traine
 from trainer_core.backends.local import local_versions
 from trainer_core.backends.local.runtimes import LocalRuntime
 from trainer_core.client import reuse as lookup, trainer_client
+from trainer_core.definition.initializers import initializer_from_dict
 from trainer_core.fetch.local_files import LocalSource
 from trainer_core.fetch.source import Snapshot, SourceFile
-from trainer_core.initializers import initializer_from_dict
-from trainer_core.jobs import Outcome, TrainJob
 from trainer_core.k8s.runtimes import list_further_images
 from trainer_core.lifecycle import reuse
+from trainer_core.model.jobs import Outcome, TrainJob
+from trainer_core.model.request import Owner, TrainerRequest, TrainJobRequest
+from trainer_core.model.runtimes import Runtime, RuntimeTrainer, TrainerType
 from trainer_core.node import s3_client
-from trainer_core.request import Owner, TrainerRequest, TrainJobRequest
-from trainer_core.runtimes import Runtime, RuntimeTrainer, TrainerType
 from trainer_core.testing.recorder import JobRecorder, build_recording_backend, completes, fails
 
 CODE = {"kind": "source", "text": "def train(): ...", "entry": "train", "digest": "1", "args": {"epochs": 3}}

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
+from trainer_core.model.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 
 def trainer(**changed):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from trainer_core.jobs import COMPLETE, RUNNING, Category, ObjectiveReport, Outcome, Progress, TrainJobRef
-from trainer_core.lifecycle.search import (
+from trainer_core.model.jobs import COMPLETE, RUNNING, Category, ObjectiveReport, Outcome, Progress, TrainJobRef
+from trainer_core.search.decisions import (
     Decision,
     Ending,
     EntryView,

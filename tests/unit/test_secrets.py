@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainer_core import CustomTrainer
-from trainer_core.secrets import SecretRef, has_credentials, mask_credentials, parse_secret, redact
+from trainer_core.base.secrets import SecretRef, has_credentials, mask_credentials, parse_secret, redact
 
 
 @pytest.mark.parametrize(("name", "key"), [("hub", "token"), ("team.hub-1", "HF_TOKEN"), ("a", ".netrc")])

@@ -22,8 +22,8 @@ from node_process import BARE, Node
 from status_endpoint import Endpoint
 from tqdm import tqdm
 
-from trainer_core.backends import supervisor
-from trainer_core.logs import parse_progress
+from trainer_core.backends import supervisor_process as supervisor
+from trainer_core.model.logs import parse_progress
 from trainer_core.node import progress as progress_module, status_server, trainer_status
 from trainer_core.node.progress import Reporter, progress
 from trainer_core.node.status_server import StatusServer

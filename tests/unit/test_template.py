@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core.template import TrainJobTemplate
-from trainer_core.trainers import CustomTrainer
+from trainer_core.definition.template import TrainJobTemplate
+from trainer_core.definition.trainers import CustomTrainer
 
 
 def test_a_template_unpacks_into_the_arguments_of_train():

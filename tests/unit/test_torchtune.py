@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_core import torchtune
-from trainer_core.torchtune import DataFormat, DataType, LoraConfig, Loss, TorchTuneConfig, TorchTuneInstructDataset
+from trainer_core.model import torchtune
+from trainer_core.model.torchtune import (
+    DataFormat,
+    DataType,
+    LoraConfig,
+    Loss,
+    TorchTuneConfig,
+    TorchTuneInstructDataset,
+)
 
 LOSS = "torchtune.modules.loss.CEWithChunkedOutputLoss"
 

@@ -6,9 +6,9 @@ import functools
 
 import pytest
 
-from trainer_core.secrets import SecretRef
-from trainer_core.torchtune import TorchTuneConfig
-from trainer_core.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer, trainer_from_dict
+from trainer_core.base.secrets import SecretRef
+from trainer_core.definition.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer, trainer_from_dict
+from trainer_core.model.torchtune import TorchTuneConfig
 
 INDEX = "https://packages.example.com/simple"
 BOTH = pytest.mark.parametrize(

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from trainer_core import Category, Diagnosis, Outcome, TrainJobRef
-from trainer_core.errors import (
+from trainer_core.base.errors import (
     BackendUnavailableError,
     InvalidRequestError,
     JobElsewhereError,
     JobNotFoundError,
     WaitTimeoutError,
 )
-from trainer_core.jobs import JobFailedError, Observation, PendingFailure, Restarts
 from trainer_core.lifecycle import wait_state
+from trainer_core.model.jobs import JobFailedError, Observation, PendingFailure, Restarts
 
 REF = TrainJobRef("local", "/home", "job", "uid")
 UNSCHEDULABLE = PendingFailure(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from trainer_core.errors import BackendUnavailableError
-from trainer_core.secrets import redact
+from trainer_core.base.errors import BackendUnavailableError
+from trainer_core.base.secrets import redact
 
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend

@@ -16,11 +16,15 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, ClassVar
 
-from trainer_core import checkpoint_location, code_location, naming
 from trainer_core.backends.follower import Follower
 from trainer_core.backends.polling_follower import PollingFollower
-from trainer_core.errors import ConflictError, JobNotFoundError, UnsupportedError
-from trainer_core.jobs import (
+from trainer_core.base import naming
+from trainer_core.base.errors import ConflictError, JobNotFoundError, UnsupportedError
+from trainer_core.lifecycle import adoption, attempt_memory, restart_policy
+from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
+from trainer_core.lifecycle.reuse import Versions
+from trainer_core.model import checkpoint_location
+from trainer_core.model.jobs import (
     RUNNING,
     SEARCH_LABEL,
     Diagnosis,
@@ -31,12 +35,10 @@ from trainer_core.jobs import (
     TrainJob,
     TrainJobRef,
 )
-from trainer_core.lifecycle import adoption, attempt_memory, restart_policy
-from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
-from trainer_core.lifecycle.reuse import Versions
-from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
-from trainer_core.request import TRACKING_SECRETS, Code, TrainJobRequest
-from trainer_core.runtimes import Runtime
+from trainer_core.model.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
+from trainer_core.model.request import TRACKING_SECRETS, Code, TrainJobRequest
+from trainer_core.model.runtimes import Runtime
+from trainer_core.packaging import code_location
 
 __all__ = ["Backend", "NameTakenError"]
 

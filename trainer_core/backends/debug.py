@@ -23,18 +23,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
-from trainer_core import checkpoint_location
 from trainer_core.backends import initializer_sources
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.environment_secrets import read_secrets
 from trainer_core.backends.runtime_packages import list_interpreter_packages
-from trainer_core.backends.supervisor import remove_job_variables
-from trainer_core.config import DebugBackendConfig, LocalProcessBackendConfig
-from trainer_core.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, UnsupportedError
+from trainer_core.backends.supervisor_process import remove_job_variables
+from trainer_core.base.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, UnsupportedError
 from trainer_core.fetch import cache, progress, schemes
 from trainer_core.fetch.settings import FetchSettings
 from trainer_core.fetch.source import FetchError
-from trainer_core.jobs import (
+from trainer_core.lifecycle.adoption import ExistingJob
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
+from trainer_core.model import checkpoint_location
+from trainer_core.model.config import DebugBackendConfig, LocalProcessBackendConfig
+from trainer_core.model.jobs import (
     COMPLETE,
     FAILED,
     RUNNING,
@@ -48,9 +50,10 @@ from trainer_core.jobs import (
     TrainJobRef,
     build_complete_outcome,
 )
-from trainer_core.lifecycle.adoption import ExistingJob
-from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
-from trainer_core.logs import find_last_progress
+from trainer_core.model.logs import find_last_progress
+from trainer_core.model.readable_log import format_log_line
+from trainer_core.model.request import InitializerSource, TrainerRequest, TrainJobRequest
+from trainer_core.model.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 from trainer_core.node import bootstrap, env
 from trainer_core.node.checkpoints import finish, release
 from trainer_core.node.load_function import unpack_project
@@ -58,9 +61,6 @@ from trainer_core.node.progress import PREFIX, flush, reset
 from trainer_core.node.project import ProjectError
 from trainer_core.node.requirement import strip_options
 from trainer_core.node.termination import parse_record, report_error, report_result
-from trainer_core.readable_log import format_log_line
-from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
-from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 #: Framework of each runtime.
 _RUNTIMES = {"python": "python", "torch-distributed": "torch"}

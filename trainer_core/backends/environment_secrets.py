@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from trainer_core.errors import UnsupportedError
+from trainer_core.base.errors import UnsupportedError
 from trainer_core.fetch.settings import ENV_PREFIX
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.request import TrainJobRequest
 
 
 def read_secrets(request: TrainJobRequest) -> dict[str, str]:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from trainer_core.change_event import ChangeEvent
-from trainer_core.jobs import Observation, TrainJob
-from trainer_core.logs import MAX_LOG_LINES, LogChunk
+from trainer_core.base.change_event import ChangeEvent
+from trainer_core.model.jobs import Observation, TrainJob
+from trainer_core.model.logs import MAX_LOG_LINES, LogChunk
 
 
 class Follower(AbstractContextManager["Follower"]):

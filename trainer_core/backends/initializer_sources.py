@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from trainer_core.errors import BackendUnavailableError, InvalidRequestError, UnsupportedError
+from trainer_core.base.errors import BackendUnavailableError, InvalidRequestError, UnsupportedError
 from trainer_core.fetch import local_files, schemes
-from trainer_core.request import InitializerSource
+from trainer_core.model.request import InitializerSource
 
 #: For schemes that only Kubernetes supports: the reason, and the alternative.
 _KUBERNETES_ONLY = {

@@ -17,14 +17,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from trainer_core import code_location
 from trainer_core.backends import runtime_packages
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.follower import Follower
 from trainer_core.backends.watch_follower import WatchFollower, subscribe_to_job
-from trainer_core.config import ClusterConfig
-from trainer_core.errors import BackendUnavailableError, JobNotFoundError, TrainerError, UnsupportedError
-from trainer_core.jobs import Diagnosis, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
+from trainer_core.base.errors import BackendUnavailableError, JobNotFoundError, TrainerError, UnsupportedError
+from trainer_core.base.retries import repeat_while_failing
 from trainer_core.k8s import manifest_common, observations, pod_state, resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
@@ -38,11 +36,12 @@ from trainer_core.k8s.runtimes import list_further_images
 from trainer_core.lifecycle import reuse
 from trainer_core.lifecycle.adoption import ExistingJob, list_other_names
 from trainer_core.lifecycle.reuse import Versions
-from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps
-from trainer_core.packaging import argv_payload
-from trainer_core.request import KUEUE_QUEUE, TRACKING_SECRETS, Code, TrainJobRequest
-from trainer_core.retries import repeat_while_failing
-from trainer_core.runtimes import Runtime
+from trainer_core.model.config import ClusterConfig
+from trainer_core.model.jobs import Diagnosis, Event, Observation, Outcome, OwnerReference, TrainJob, TrainJobRef
+from trainer_core.model.logs import MAX_LOG_LINES, LogChunk, select_steps
+from trainer_core.model.request import KUEUE_QUEUE, TRACKING_SECRETS, Code, TrainJobRequest
+from trainer_core.model.runtimes import Runtime
+from trainer_core.packaging import argv_payload, code_location
 
 _log = logging.getLogger(__name__)
 

@@ -22,10 +22,10 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 from trainer_core.backends.follower import Follower
-from trainer_core.change_event import ChangeEvent
-from trainer_core.errors import BackendUnavailableError
-from trainer_core.jobs import Observation, TrainJob, TrainJobRef
-from trainer_core.logs import MAX_LOG_LINES, LogChunk
+from trainer_core.base.change_event import ChangeEvent
+from trainer_core.base.errors import BackendUnavailableError
+from trainer_core.model.jobs import Observation, TrainJob, TrainJobRef
+from trainer_core.model.logs import MAX_LOG_LINES, LogChunk
 
 #: Seconds until a follower reports that a job was not read. One thread reads all jobs; a wait tolerates the error.
 _READ_SECONDS = 60.0

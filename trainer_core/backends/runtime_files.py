@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainer_core.text import shorten
+from trainer_core.base.text import shorten
 
 _KIND = "ClusterTrainingRuntime"
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def read_runtime_file(path: Path) -> str:
 
 def parse_runtimes(source: str, text: str, parse: Callable[[Mapping[str, Any]], _Runtime]) -> Iterator[_Runtime]:
     """Parse the runtimes of a YAML file; skip other kinds, and with a warning a runtime that cannot be parsed."""
-    from trainer_core.yaml_documents import parse_yaml  # 20 ms, needed only where runtimes are read
+    from trainer_core.base.yaml_documents import parse_yaml  # 20 ms, needed only where runtimes are read
 
     try:
         documents = parse_yaml(text, kubernetes=True)

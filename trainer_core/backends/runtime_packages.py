@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainer_core import naming
+from trainer_core.base import naming
 from trainer_core.lifecycle import wait_state
+from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.runtimes import Runtime, TrainerType
 from trainer_core.packaging import serializer
-from trainer_core.request import TrainJobRequest
-from trainer_core.runtimes import Runtime, TrainerType
 
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend

@@ -18,9 +18,8 @@ from dataclasses import replace
 from typing import Any
 
 from trainer_core.backends.follower import Follower
-from trainer_core.change_event import ChangeEvent
-from trainer_core.errors import BackendUnavailableError
-from trainer_core.jobs import CREATED, FAILED, RUNNING, Category, Observation, TrainJob, TrainJobRef
+from trainer_core.base.change_event import ChangeEvent
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.k8s import informer, observations
 from trainer_core.k8s.cache import WatchTarget
 from trainer_core.k8s.connection import Connection
@@ -32,7 +31,8 @@ from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.pod_state import PodState
 from trainer_core.k8s.resources import ApiResource
 from trainer_core.k8s.watched_jobs import JobSnapshot, Subscription
-from trainer_core.logs import MAX_LOG_LINES, LogChunk
+from trainer_core.model.jobs import CREATED, FAILED, RUNNING, Category, Observation, TrainJob, TrainJobRef
+from trainer_core.model.logs import MAX_LOG_LINES, LogChunk
 
 #: Seconds to wait for the informer's first list before the job is read directly.
 _FIRST_LIST_SECONDS = 15.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from trainer_core.text import missing_extra
+from trainer_core.base.text import missing_extra
 
 __all__ = ["main"]
 

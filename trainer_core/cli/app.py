@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from trainer_core.base.errors import TrainerError
+from trainer_core.base.text import shorten
 from trainer_core.cli import (
     create_runtime,
     debug,
@@ -25,8 +27,6 @@ from trainer_core.cli import (
     tracking,
 )
 from trainer_core.cli.options import GlobalOptions, fill_optional_values, move_global_options
-from trainer_core.errors import TrainerError
-from trainer_core.text import shorten
 
 app = typer.Typer(
     help="Submit TrainJobs, follow them, and manage runtimes, on this machine or on a cluster.",
@@ -89,7 +89,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command; print errors as one line on standard error."""
     logging.basicConfig(format="trainjob: %(message)s")
     # They name each OnBackend that is skipped.
-    logging.getLogger("trainer_core.options").setLevel(logging.INFO)
+    logging.getLogger("trainer_core.definition.options").setLevel(logging.INFO)
     # It warns of each request that is repeated; what cannot be reached in the end is an error or a warning of ours.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     _open_closed_outputs()

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.cli.options import parse_key_values
 from trainer_core.cli.output import print_json, print_yaml
 from trainer_core.cli.runtimes import ManifestFormat, create_runtime_admin
-from trainer_core.errors import InvalidRequestError
 from trainer_core.runtime_admin import runtime_builder
 from trainer_core.runtime_admin.diagnostics import ERROR
 from trainer_core.runtime_admin.runtime_builder import (

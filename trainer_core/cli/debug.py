@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.cli import exit_codes
 from trainer_core.cli.options import NEWEST
 from trainer_core.client import TrainerClient, debugging
-from trainer_core.errors import InvalidRequestError
 
 
 def debug(

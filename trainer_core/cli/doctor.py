@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from trainer_core import validation
+from trainer_core.base import validation
 from trainer_core.cli import exit_codes
 from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_table, print_yaml
+from trainer_core.frontend.preflight import check_backend
 from trainer_core.k8s.preflight import PreflightReport
-from trainer_core.preflight import check_backend
 
 
 def doctor(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer_core.errors import (
+from trainer_core.base.errors import (
     BackendUnavailableError,
     ConflictError,
     JobEndedError,
@@ -11,7 +11,7 @@ from trainer_core.errors import (
     TrackingError,
     WaitTimeoutError,
 )
-from trainer_core.jobs import JobFailedError
+from trainer_core.model.jobs import JobFailedError
 
 OK = 0
 FAILED = 1

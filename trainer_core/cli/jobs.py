@@ -16,13 +16,16 @@ from urllib.parse import unquote
 
 import typer
 
-from trainer_core import job_table, naming, pending_cancellations, validation
+from trainer_core.base import naming, validation
+from trainer_core.base.errors import InvalidRequestError, JobEndedError, JobNotFoundError
+from trainer_core.base.text import format_size
 from trainer_core.cli.output import OutputFormat, OutputOption, format_time, print_json, print_table
 from trainer_core.cli.submit import print_job, wait_and_print
 from trainer_core.client import TrainerClient
-from trainer_core.config import ClusterConfig
-from trainer_core.errors import InvalidRequestError, JobEndedError, JobNotFoundError
-from trainer_core.jobs import (
+from trainer_core.frontend import job_table, pending_cancellations
+from trainer_core.k8s import kfp_runs
+from trainer_core.model.config import ClusterConfig
+from trainer_core.model.jobs import (
     COMPLETE,
     FAILED,
     KFP_RUN_LABEL,
@@ -33,9 +36,7 @@ from trainer_core.jobs import (
     TrainJobRef,
     describe_status,
 )
-from trainer_core.k8s import kfp_runs
-from trainer_core.logs import merge_streams
-from trainer_core.text import format_size
+from trainer_core.model.logs import merge_streams
 
 #: Default columns of `trainjob list`.
 _COLUMNS = "name,status,runtime,nodes,created,reason"
@@ -364,7 +365,7 @@ def _delete_expired(
     """Delete expired checkpoints and jobs, and jobs of KFP runs that are gone; print them."""
     if checkpoints_at is not None:
         validation.check_place_uri("--checkpoints", checkpoints_at)
-        from trainer_core import saved_checkpoints
+        from trainer_core.client import saved_checkpoints
 
         for folder in saved_checkpoints.remove_expired(checkpoints_at):
             print(folder)

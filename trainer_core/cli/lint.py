@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.cli import exit_codes
 from trainer_core.cli.output import OutputFormat, OutputOption, print_json
-from trainer_core.errors import InvalidRequestError
-from trainer_core.lint import Definition, Problem, find_definitions, find_problems, find_warnings
+from trainer_core.frontend.lint import Definition, Problem, find_definitions, find_problems, find_warnings
 
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="Folder of Airflow DAGs, or one file.")]
 

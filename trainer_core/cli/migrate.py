@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.cli import exit_codes
 from trainer_core.cli.output import print_yaml
 from trainer_core.cli.runtimes import read_manifests
-from trainer_core.errors import InvalidRequestError
 from trainer_core.runtime_admin.migrate import Migration, Note, iterate_pytorch_jobs, migrate_pytorch_job
 
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="YAML file with PyTorchJobs; - for standard input.")]

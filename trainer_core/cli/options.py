@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.base.secrets import redact
+from trainer_core.base.text import WrittenText, write_text
+from trainer_core.base.validation import read_value
+from trainer_core.base.yaml_documents import parse_yaml
 from trainer_core.client import TrainerClient
-from trainer_core.config import BackendConfig, config_from_dict
-from trainer_core.errors import InvalidRequestError
-from trainer_core.secrets import redact
-from trainer_core.text import WrittenText, write_text
-from trainer_core.validation import read_value
-from trainer_core.yaml_documents import parse_yaml
+from trainer_core.model.config import BackendConfig, config_from_dict
 
 #: Value of ``--from-checkpoint`` without a step.
 NEWEST = "newest"

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from trainer_core.client import TrainerClient
-from trainer_core.jobs import Observation, Outcome, TrainJobRef
+from trainer_core.model.jobs import Observation, Outcome, TrainJobRef
 
 
 def wait_with_progress(client: TrainerClient, ref: TrainJobRef, timeout: float | None) -> Outcome:

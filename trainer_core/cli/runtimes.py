@@ -11,20 +11,20 @@ import typer
 import yaml
 from typer.core import TyperGroup
 
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.cli import exit_codes
 from trainer_core.cli.options import GlobalOptions
 from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_table, print_yaml
-from trainer_core.config import KubernetesBackendConfig
-from trainer_core.definition_file import read_yaml_documents
-from trainer_core.errors import InvalidRequestError
+from trainer_core.frontend.definition_file import read_yaml_documents
 from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
+from trainer_core.model.config import KubernetesBackendConfig
+from trainer_core.model.runtimes import Runtime
 from trainer_core.runtime_admin import ml_policies
 from trainer_core.runtime_admin.apply import RuntimeAdmin, RuntimeSummary, summarize_runtime
 from trainer_core.runtime_admin.diagnostics import ERROR, Diagnostic
 from trainer_core.runtime_admin.diff import Change
 from trainer_core.runtime_admin.ml_policies import upgrade_runtime
 from trainer_core.runtime_admin.validate import check_types, validate_runtime
-from trainer_core.runtimes import Runtime
 
 FileArgument = Annotated[str, typer.Argument(help="YAML file with one or more runtimes; - for standard input.")]
 NameArgument = Annotated[str, typer.Argument(help="Name of the runtime.")]

@@ -8,17 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from trainer_core import definition_file
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.base.secrets import redact
+from trainer_core.base.validation import list_names
 from trainer_core.cli import exit_codes
 from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_table
 from trainer_core.client import TrainerClient
-from trainer_core.errors import InvalidRequestError
+from trainer_core.frontend import definition_file
 from trainer_core.search import tables, template as templates
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.driver import SearchDriver, SearchState
 from trainer_core.search.results import OptimizationJob, Trial
-from trainer_core.secrets import redact
-from trainer_core.validation import list_names
 
 _KEYS = ("name", "trial", "search_space", "objectives", "trial_config", "algorithm", "stop")
 

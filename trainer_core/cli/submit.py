@@ -11,22 +11,22 @@ from typing import Annotated, Any
 
 import typer
 
-from trainer_core import definition_file
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.base.text import format_size
 from trainer_core.cli import exit_codes, progress
 from trainer_core.cli.options import parse_arguments, parse_key_values, parse_options
 from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_yaml
 from trainer_core.client import TrainerClient
 from trainer_core.client.waiting import check_restarts
-from trainer_core.errors import InvalidRequestError
-from trainer_core.initializers import initializer_from_dict
-from trainer_core.jobs import Diagnosis, TrainJobRef
+from trainer_core.definition.initializers import initializer_from_dict
+from trainer_core.definition.trainers import CustomTrainer, CustomTrainerContainer
+from trainer_core.frontend import definition_file
 from trainer_core.lifecycle.adoption import describe_existing
 from trainer_core.lifecycle.wait_state import failure_message
+from trainer_core.model.jobs import Diagnosis, TrainJobRef
+from trainer_core.model.readable_log import format_log_line
+from trainer_core.model.request import TRACEPARENT_PATTERN, TrainJobRequest
 from trainer_core.packaging import requirements_file
-from trainer_core.readable_log import format_log_line
-from trainer_core.request import TRACEPARENT_PATTERN, TrainJobRequest
-from trainer_core.text import format_size
-from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
 
 FunctionArgument = Annotated[str | None, typer.Argument(metavar="MODULE:FUNCTION", help="The training function.")]
 File = Annotated[

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.cli.output import OutputFormat, OutputOption, format_time, print_json, print_table
 from trainer_core.client import TrainerClient
-from trainer_core.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from trainer_core.tracking.model_registry import ModelRegistry

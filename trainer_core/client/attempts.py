@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from trainer_core.backends.base import Backend
-from trainer_core.errors import ConflictError, InvalidRequestError, JobNotFoundError
-from trainer_core.jobs import FAILED, TrainJobRef
+from trainer_core.base.errors import ConflictError, InvalidRequestError, JobNotFoundError
 from trainer_core.lifecycle import attempt_memory, next_attempt, restart_policy
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.jobs import FAILED, TrainJobRef
+from trainer_core.model.request import TrainJobRequest
 
 _log = logging.getLogger(__name__)
 #: `TrainerClient.submit`, or what an orchestrator does around it.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from trainer_core.jobs import Outcome, TrainJob
-from trainer_core.request import (
+from trainer_core.model.jobs import Outcome, TrainJob
+from trainer_core.model.request import (
     Checkpoints,
     InitializerRequest,
     InitializerSource,

@@ -19,8 +19,8 @@ from types import FrameType
 from typing import Any
 
 from trainer_core.backends.debug import DebugBackend
-from trainer_core.jobs import Outcome
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.jobs import Outcome
+from trainer_core.model.request import TrainJobRequest
 
 #: Files of a session that runs as a program.
 _SESSION, _OUTCOME = "session.json", "outcome.json"

@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainer_core import code_location
+from trainer_core.base.errors import InvalidRequestError, UnsupportedError
 from trainer_core.client import debug_request
-from trainer_core.errors import InvalidRequestError, UnsupportedError
 from trainer_core.fetch.schemes import SOURCE_MODULES
 from trainer_core.fetch.settings import ENV_PREFIX
-from trainer_core.jobs import Diagnosis, Outcome, TrainJob, TrainJobRef
 from trainer_core.lifecycle import debugging
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
+from trainer_core.model.jobs import Diagnosis, Outcome, TrainJob, TrainJobRef
+from trainer_core.model.request import Code, Project, TrainerRequest, TrainJobRequest
 from trainer_core.node import load_function
 from trainer_core.node.project import ProjectError, decompress
-from trainer_core.request import Code, Project, TrainerRequest, TrainJobRequest
+from trainer_core.packaging import code_location
 
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
@@ -101,7 +101,7 @@ class DebugOptions:
 
 def debug(backend: Backend, ref: TrainJobRef, options: DebugOptions, home: Path) -> DebugResult:
     """Run the function of a TrainJob here and compare how it ends. The home folder has environments with packages."""
-    from trainer_core import saved_checkpoints  # Only for debugging, as what this function calls.
+    from trainer_core.client import saved_checkpoints  # Only for debugging, as what this function calls.
 
     options.check()
     file, line = options.parse_breakpoint()
@@ -310,9 +310,9 @@ def _build_environment(request: TrainJobRequest, home: Path) -> str:
 def _run_local(here: TrainJobRequest, folder: Path) -> Outcome:
     """Run the function as a job of the local backend, whose store is in the folder, and print its log."""
     from trainer_core.backends.local.backend import LocalProcessBackend
-    from trainer_core.config import LocalProcessBackendConfig
-    from trainer_core.logs import merge_streams
-    from trainer_core.readable_log import format_log_lines
+    from trainer_core.model.config import LocalProcessBackendConfig
+    from trainer_core.model.logs import merge_streams
+    from trainer_core.model.readable_log import format_log_lines
 
     backend = LocalProcessBackend(LocalProcessBackendConfig(home=folder / "store"))
     ref = backend.submit(here)

@@ -6,10 +6,10 @@ import os
 from typing import Any
 
 from trainer_core.backends.base import Backend
-from trainer_core.config import DEFAULT_OPTIONS, BackendConfig, read_default_options
-from trainer_core.errors import InvalidRequestError
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.lifecycle.attempt_memory import get_attempt_memory
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.config import DEFAULT_OPTIONS, BackendConfig, read_default_options
+from trainer_core.model.request import TrainJobRequest
 
 _VARIABLE = "TRAINJOB_DEFAULT_OPTIONS"
 
@@ -23,7 +23,7 @@ def read_fields(config: BackendConfig, backend: Backend) -> dict[str, Any]:
             options = [each for each in read_default_options(text) if backend.accepts.issuperset(each)]
         if not options:
             return {}
-        from trainer_core import request_builder  # Loads the packaging code.
+        from trainer_core.definition import request_builder  # Loads the packaging code.
 
         data = request_builder.build_request_data(backend=backend, options=options)
         request = TrainJobRequest.parse(data)

@@ -10,9 +10,9 @@ from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.searches import Searches
 
 if TYPE_CHECKING:
-    from trainer_core.config import BackendConfig
+    from trainer_core.definition.template import TrainJobTemplate
+    from trainer_core.model.config import BackendConfig
     from trainer_core.search.definition import Algorithm, Objective, TrialConfig
-    from trainer_core.template import TrainJobTemplate
     from trainer_core.tracking.server import MlflowServer
 
 __all__ = ["OptimizerClient"]

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from trainer_core.backends.initializer_sources import get_fetch_variables
-from trainer_core.config import LocalProcessBackendConfig
-from trainer_core.errors import JobNotFoundError, TrainerError
+from trainer_core.base.errors import JobNotFoundError, TrainerError
+from trainer_core.base.text import shorten
 from trainer_core.fetch import schemes
 from trainer_core.fetch.local_files import parse_local_path
 from trainer_core.fetch.settings import FetchSettings
 from trainer_core.fetch.source import Snapshot
-from trainer_core.jobs import REUSE_LABEL, Observation, Outcome, TrainJob, TrainJobRef
 from trainer_core.lifecycle import adoption, reuse
+from trainer_core.model.config import LocalProcessBackendConfig
+from trainer_core.model.jobs import REUSE_LABEL, Observation, Outcome, TrainJob, TrainJobRef
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.node import s3_client
-from trainer_core.request import TrainJobRequest
-from trainer_core.text import shorten
 
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend

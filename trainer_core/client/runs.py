@@ -14,11 +14,11 @@ from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any
 
 from trainer_core.backends.base import Backend
-from trainer_core.errors import BackendUnavailableError, TrainerError
-from trainer_core.jobs import Outcome, TrainJobRef
-from trainer_core.logs import LogChunk
-from trainer_core.request import TrainJobRequest
-from trainer_core.secrets import redact
+from trainer_core.base.errors import BackendUnavailableError, TrainerError
+from trainer_core.base.secrets import redact
+from trainer_core.model.jobs import Outcome, TrainJobRef
+from trainer_core.model.logs import LogChunk
+from trainer_core.model.request import TrainJobRequest
 
 if TYPE_CHECKING:
     from trainer_core.tracking.reporter import EndedRun, RunReporter

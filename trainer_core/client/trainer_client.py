@@ -8,15 +8,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from trainer_core import naming, readable_log, validation
 from trainer_core.backends import BACKENDS, backend_class
 from trainer_core.backends.base import Backend
 from trainer_core.backends.follower import Follower
+from trainer_core.base import naming, validation
+from trainer_core.base.errors import BackendUnavailableError, JobNotFoundError
+from trainer_core.base.retries import read_limit, repeat_while_failing
+from trainer_core.base.secrets import redact
 from trainer_core.client import default_options, waiting
 from trainer_core.client.runs import JobRuns, TrackedRun
-from trainer_core.config import BackendConfig, ClusterConfig, LocalProcessBackendConfig, config_from_dict
-from trainer_core.errors import BackendUnavailableError, JobNotFoundError
-from trainer_core.jobs import (
+from trainer_core.lifecycle import adoption, wait_state
+from trainer_core.lifecycle.adoption import ExistingJob
+from trainer_core.model import readable_log
+from trainer_core.model.config import BackendConfig, ClusterConfig, LocalProcessBackendConfig, config_from_dict
+from trainer_core.model.jobs import (
     FAILED,
     SEARCH_RECORD_LABEL,
     Event,
@@ -29,26 +34,22 @@ from trainer_core.jobs import (
     build_partition_labels,
     mark_reused,
 )
-from trainer_core.lifecycle import adoption, wait_state
-from trainer_core.lifecycle.adoption import ExistingJob
-from trainer_core.logs import MAX_LOG_LINES, LogChunk
-from trainer_core.request import Owner, TrainJobRequest
-from trainer_core.retries import read_limit, repeat_while_failing
-from trainer_core.secrets import redact
+from trainer_core.model.logs import MAX_LOG_LINES, LogChunk
+from trainer_core.model.request import Owner, TrainJobRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from trainer_core.client.attempts import Submit
     from trainer_core.client.debugging import DebugResult
-    from trainer_core.initializers import Initializer
-    from trainer_core.request_builder import Option, Trainer
-    from trainer_core.runtimes import Runtime
-    from trainer_core.saved_checkpoints import SavedCheckpoint
+    from trainer_core.client.saved_checkpoints import SavedCheckpoint
+    from trainer_core.definition.initializers import Initializer
+    from trainer_core.definition.request_builder import Option, Trainer
+    from trainer_core.definition.template import TrainJobTemplate
+    from trainer_core.model.runtimes import Runtime
     from trainer_core.search.driver import SearchState
     from trainer_core.search.results import OptimizationJob, Result, SearchOutcome
     from trainer_core.search.searches import Searches
-    from trainer_core.template import TrainJobTemplate
     from trainer_core.tracking.model_registry import Promotion
     from trainer_core.tracking.reporter import EndedRun
     from trainer_core.tracking.server import MlflowServer
@@ -257,7 +258,9 @@ class TrainerClient:
         Raises:
             ValueError: An argument is invalid.
         """
-        from trainer_core import request_builder  # Loads the packaging code, which reading and waiting do not need.
+        from trainer_core.definition import (
+            request_builder,  # Loads the packaging code, which reading and waiting do not need.
+        )
 
         request = request_builder.build_request(
             backend=self.backend,
@@ -741,7 +744,7 @@ class TrainerClient:
             UnsupportedError: They are in a claim or a volume, which only nodes can read.
             BackendUnavailableError: The bucket cannot be read.
         """
-        from trainer_core import saved_checkpoints  # It loads the modules of HTTP.
+        from trainer_core.client import saved_checkpoints  # It loads the modules of HTTP.
 
         return saved_checkpoints.list_of_job(self.backend, self.get_job_ref(job))
 
@@ -757,7 +760,7 @@ class TrainerClient:
             UnsupportedError: They are in a claim or a volume, which only nodes can read.
             BackendUnavailableError: The bucket cannot be read.
         """
-        from trainer_core import saved_checkpoints  # It loads the modules of HTTP.
+        from trainer_core.client import saved_checkpoints  # It loads the modules of HTTP.
 
         return saved_checkpoints.prune_of_job(self.backend, self.get_job_ref(job))
 

@@ -9,11 +9,26 @@ from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 
 from trainer_core.backends.base import Backend
+from trainer_core.base.errors import (
+    InvalidRequestError,
+    JobEndedError,
+    JobNotFoundError,
+    TrainerError,
+    WaitTimeoutError,
+)
 from trainer_core.client.runs import JobRuns
-from trainer_core.errors import InvalidRequestError, JobEndedError, JobNotFoundError, TrainerError, WaitTimeoutError
-from trainer_core.jobs import COMPLETE, FAILED, STATUSES, JobFailedError, Observation, Outcome, TrainJob, TrainJobRef
 from trainer_core.lifecycle import wait_state
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.jobs import (
+    COMPLETE,
+    FAILED,
+    STATUSES,
+    JobFailedError,
+    Observation,
+    Outcome,
+    TrainJob,
+    TrainJobRef,
+)
+from trainer_core.model.request import TrainJobRequest
 
 _log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from trainer_core.base.text import format_size
 from trainer_core.fetch.source import FetchError, FetchProgress, Snapshot, Source, list_source
 from trainer_core.node import locks
-from trainer_core.text import format_size
 
 #: Age at which an interrupted fetch is deleted.
 _PART_TTL_SECONDS = 7 * 24 * 3600

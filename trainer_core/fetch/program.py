@@ -17,12 +17,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainer_core.base.text import shorten
 from trainer_core.fetch import cache, schemes
 from trainer_core.fetch.progress import create_progress
 from trainer_core.fetch.settings import ENV_PREFIX, ROLES, FetchSettings
 from trainer_core.fetch.source import FetchError
 from trainer_core.node import env, files
-from trainer_core.text import shorten
 
 _FAILED = 1
 #: Characters of a failure.

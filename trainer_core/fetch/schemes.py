@@ -6,9 +6,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from trainer_core.base.text import missing_extra
 from trainer_core.fetch.settings import FetchSettings
 from trainer_core.fetch.source import FetchError
-from trainer_core.text import missing_extra
 
 if TYPE_CHECKING:
     from trainer_core.fetch.source import Source

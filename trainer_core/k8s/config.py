@@ -19,12 +19,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError
+from trainer_core.base.text import missing_extra
 from trainer_core.k8s.parsing import to_single_line
-from trainer_core.text import missing_extra
 
 if TYPE_CHECKING:
-    from trainer_core.config import ClusterConfig
+    from trainer_core.model.config import ClusterConfig
 
 #: Folder in every pod with the token, the CA and the namespace of its service account.
 SERVICE_ACCOUNT_PATH = Path("/var/run/secrets/kubernetes.io/serviceaccount")

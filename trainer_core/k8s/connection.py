@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import aiohttp
     import urllib3
 
-    from trainer_core.config import ClusterConfig
+    from trainer_core.model.config import ClusterConfig
 
 #: Timeouts in seconds: of connecting to the server, and of each read of a response.
 CONNECT_SECONDS = 10.0

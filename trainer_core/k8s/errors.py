@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer_core.errors import BackendUnavailableError, InvalidRequestError, TrainerError
+from trainer_core.base.errors import BackendUnavailableError, InvalidRequestError, TrainerError
 from trainer_core.k8s.parsing import to_single_line
 from trainer_core.k8s.resources import SECRETS, TRAINJOBS, ApiResource
 

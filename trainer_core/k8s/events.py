@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from sys import intern
 
-from trainer_core.jobs import COMPLETE, FAILED, SUSPENDED, Event
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.parsing import RawObject, parse_time, to_single_line
 from trainer_core.k8s.pod_state import LAUNCHER
 from trainer_core.k8s.resources import JOBS, JOBSETS, PODS
 from trainer_core.k8s.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE
+from trainer_core.model.jobs import COMPLETE, FAILED, SUSPENDED, Event
 
 #: Suffix that the Job controller appends to the name of a pod.
 _POD_SUFFIX = r"-[a-z0-9]{5}"

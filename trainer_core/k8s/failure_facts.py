@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer_core.jobs import Category, PendingFailure, extract_training_state
 from trainer_core.k8s import failure_reasons
 from trainer_core.k8s.capacity import SCHEDULING_EVENT, SchedulingLimits, WaitingPod, explain_waiting
 from trainer_core.k8s.events import EventRecord
@@ -23,10 +22,11 @@ from trainer_core.k8s.pod_state import ContainerState, ContainerTermination, Pod
 from trainer_core.k8s.resources import JOBS, PODS
 from trainer_core.k8s.runtimes import NODE
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, diagnose
-from trainer_core.logs import find_last_progress
+from trainer_core.model.jobs import Category, PendingFailure, extract_training_state
+from trainer_core.model.logs import find_last_progress
+from trainer_core.model.resource_use import strip_resource_report
 from trainer_core.node.launch import WAITING
 from trainer_core.node.termination import parse_record
-from trainer_core.resource_use import strip_resource_report
 
 #: Last log lines by step.
 Tails = Mapping[str, Sequence[str]]

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from trainer_core.resources import parse_quantity
+from trainer_core.base.resources import parse_quantity
 
 #: Grace of a problem that does not resolve without a change by a user, in seconds.
 FATAL = 0.0

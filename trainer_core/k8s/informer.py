@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
 
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.k8s.cache import Stream, WatchTarget
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import ForbiddenError

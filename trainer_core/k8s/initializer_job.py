@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer_core import naming
-from trainer_core.config import FetchingClusterConfig
-from trainer_core.errors import UnsupportedError
+from trainer_core.base import naming
+from trainer_core.base.errors import UnsupportedError
 from trainer_core.k8s import job_state, labels, manifest_common, resources
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER
-from trainer_core.request import InitializerSource, TrainJobRequest, Workspace
+from trainer_core.model.config import FetchingClusterConfig
+from trainer_core.model.request import InitializerSource, TrainJobRequest, Workspace
 
 _VOLUME = "workspace"
 _MOUNT_PATH = "/workspace"

@@ -8,17 +8,17 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trainer_core.errors import JobNotFoundError
-from trainer_core.jobs import COMPLETE, FAILED
+from trainer_core.base.errors import JobNotFoundError
 from trainer_core.k8s import logs, observations
 from trainer_core.k8s.job_reader import FIRST_NODE, JobReader, get_container, select_pods
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.pod_state import PodState
 from trainer_core.k8s.watched_jobs import Subscription
-from trainer_core.logs import select_steps
+from trainer_core.model.jobs import COMPLETE, FAILED
+from trainer_core.model.logs import select_steps
 
 if TYPE_CHECKING:
-    from trainer_core.jobs import TrainJobRef
+    from trainer_core.model.jobs import TrainJobRef
 
 #: Seconds to wait for the informer's first list before the job is read directly.
 _FIRST_LIST_SECONDS = 15.0

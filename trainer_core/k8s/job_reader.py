@@ -21,18 +21,8 @@ from itertools import chain
 from typing import Any
 from weakref import WeakSet
 
-from trainer_core.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError, TrainerError
-from trainer_core.jobs import (
-    COMPLETE,
-    FAILED,
-    RUNNING,
-    SEARCH_LABEL,
-    Event,
-    Observation,
-    Progress,
-    TrainJob,
-    TrainJobRef,
-)
+from trainer_core.base.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError, TrainerError
+from trainer_core.base.naming import hash_owner_key
 from trainer_core.k8s import events, logs, observations, pod_state, resources, runtimes
 from trainer_core.k8s.capacity import SchedulingLimits
 from trainer_core.k8s.client import ApiClient, PodLogOptions
@@ -46,9 +36,19 @@ from trainer_core.k8s.log_cursor import LogCursor
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.pod_state import ContainerState, PodState
 from trainer_core.k8s.resources import ApiResource
-from trainer_core.logs import LogChunk, LogLine, build_progress, find_last_progress, parse_progress
-from trainer_core.naming import hash_owner_key
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.jobs import (
+    COMPLETE,
+    FAILED,
+    RUNNING,
+    SEARCH_LABEL,
+    Event,
+    Observation,
+    Progress,
+    TrainJob,
+    TrainJobRef,
+)
+from trainer_core.model.logs import LogChunk, LogLine, build_progress, find_last_progress, parse_progress
+from trainer_core.model.request import TrainJobRequest
 
 _log = logging.getLogger(__name__)
 _MANAGED_SELECTOR = f"{MANAGED_BY}={MANAGER}"

@@ -9,15 +9,15 @@ from datetime import datetime, timezone
 from sys import intern
 from typing import Any
 
-from trainer_core import resources
-from trainer_core.jobs import COMPLETE, FAILED, SUSPENDED, AttemptMemory, Progress
+from trainer_core.base import resources
 from trainer_core.k8s import labels
 from trainer_core.k8s.parsing import RawObject, parse_seconds, parse_time, to_single_line
 from trainer_core.k8s.pod_state import PodState
 from trainer_core.k8s.resources import ApiResource
 from trainer_core.lifecycle.restart_policy import AttemptRestarts
-from trainer_core.request import KUEUE_QUEUE
-from trainer_core.runtimes import RuntimeKind
+from trainer_core.model.jobs import COMPLETE, FAILED, SUSPENDED, AttemptMemory, Progress
+from trainer_core.model.request import KUEUE_QUEUE
+from trainer_core.model.runtimes import RuntimeKind
 
 #: Reason of the Failed condition of a job that exceeded a deadline.
 DEADLINE_EXCEEDED = "DeadlineExceeded"

@@ -12,8 +12,8 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
-from trainer_core.errors import BackendUnavailableError, JobNotFoundError, TrainerError
-from trainer_core.jobs import COMPLETE, FAILED, Category, Diagnosis, Outcome, OwnerReference
+from trainer_core.base.errors import BackendUnavailableError, JobNotFoundError, TrainerError
+from trainer_core.base.retries import repeat_while_failing
 from trainer_core.k8s import observations, resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError, WriteConflictError
@@ -21,7 +21,7 @@ from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.labels import CANCELLED, DIAGNOSIS, MANAGER, MAX_DIAGNOSIS_BYTES, MAX_OUTCOME_BYTES, OUTCOME
 from trainer_core.k8s.parsing import RawObject
-from trainer_core.retries import repeat_while_failing
+from trainer_core.model.jobs import COMPLETE, FAILED, Category, Diagnosis, Outcome, OwnerReference
 
 _log = logging.getLogger(__name__)
 _ENDED = frozenset({COMPLETE, FAILED})

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from trainer_core.config import ClusterConfig
-from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import COMPLETE, FAILED, TrainJob
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.k8s import labels, resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import NotFoundError
 from trainer_core.k8s.parsing import RawObject
+from trainer_core.model.config import ClusterConfig
+from trainer_core.model.jobs import COMPLETE, FAILED, TrainJob
 
 #: Label of Kubeflow Pipelines on the Workflow and the pods of a run.
 RUN_ID_LABEL = "pipeline/runid"

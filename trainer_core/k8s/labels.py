@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer_core.jobs import DELETE_AFTER_LABEL, KFP_ON_KILL_LABEL, KFP_RUN_LABEL, PARTITION_LABEL
+from trainer_core.model.jobs import DELETE_AFTER_LABEL, KFP_ON_KILL_LABEL, KFP_RUN_LABEL, PARTITION_LABEL
 
 #: Recommended Kubernetes label for the tool that manages an object, and its value. Also the field manager of writes.
 MANAGED_BY = "app.kubernetes.io/managed-by"

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
 
-from trainer_core.logs import LogLine
+from trainer_core.model.logs import LogLine
 
 _log = logging.getLogger(__name__)
 

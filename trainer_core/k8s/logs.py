@@ -8,7 +8,7 @@ from contextlib import closing
 from math import inf
 from typing import Any, TypeAlias
 
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.k8s.client import PodLogOptions
 from trainer_core.k8s.errors import NotFoundError, RejectedError, StreamInterruptedError
 from trainer_core.k8s.log_cursor import CursorLostError, LogCursor

@@ -7,16 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from trainer_core import checkpoint_location, naming
-from trainer_core.errors import InvalidRequestError, UnsupportedError
+from trainer_core.base import naming
+from trainer_core.base.errors import InvalidRequestError, UnsupportedError
+from trainer_core.base.secrets import SecretRef
 from trainer_core.k8s import labels, resources, runtimes
 from trainer_core.k8s.resources import ApiResource
 from trainer_core.lifecycle.attempt_memory import get_attempt_memory
 from trainer_core.lifecycle.restart_policy import get_attempt_restarts
+from trainer_core.model import checkpoint_location
+from trainer_core.model.request import Code, InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.node import env as node_env
 from trainer_core.packaging import argv_payload
-from trainer_core.request import Code, InitializerSource, TrainerRequest, TrainJobRequest
-from trainer_core.secrets import SecretRef
 
 #: Mount path in the training containers, by initializer role.
 INITIALIZER_PATHS = {

@@ -17,9 +17,18 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer_core import validation
-from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import (
+from trainer_core.base import validation
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.k8s import failure_facts, labels
+from trainer_core.k8s.capacity import SchedulingLimits, explain_queue
+from trainer_core.k8s.events import EventRecord
+from trainer_core.k8s.job_state import DEADLINE_EXCEEDED, PREEMPTED, STOPPED, JobState
+from trainer_core.k8s.parsing import RawObject
+from trainer_core.k8s.pod_state import ContainerState, PodState, group_pods_by_step
+from trainer_core.k8s.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE
+from trainer_core.lifecycle.adoption import ExistingJob
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
+from trainer_core.model.jobs import (
     COMPLETE,
     CREATED,
     FAILED,
@@ -36,19 +45,10 @@ from trainer_core.jobs import (
     TrainJobRef,
     build_complete_outcome,
 )
-from trainer_core.k8s import failure_facts, labels
-from trainer_core.k8s.capacity import SchedulingLimits, explain_queue
-from trainer_core.k8s.events import EventRecord
-from trainer_core.k8s.job_state import DEADLINE_EXCEEDED, PREEMPTED, STOPPED, JobState
-from trainer_core.k8s.parsing import RawObject
-from trainer_core.k8s.pod_state import ContainerState, PodState, group_pods_by_step
-from trainer_core.k8s.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE
-from trainer_core.lifecycle.adoption import ExistingJob
-from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
+from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.resource_use import summarize_resource_use
+from trainer_core.model.runtimes import Runtime, RuntimeKind, build_unknown_runtime
 from trainer_core.node.termination import parse_record
-from trainer_core.request import TrainJobRequest
-from trainer_core.resource_use import summarize_resource_use
-from trainer_core.runtimes import Runtime, RuntimeKind, build_unknown_runtime
 
 _UNSUPPORTED_RUNTIME = "TrainingRuntimeNotSupported"
 #: Event of the Trainer controller that is obsolete once the JobSet exists.

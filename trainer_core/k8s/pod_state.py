@@ -8,7 +8,7 @@ from datetime import datetime
 from sys import intern
 from typing import Any
 
-from trainer_core import resources
+from trainer_core.base import resources
 from trainer_core.k8s.parsing import RawObject, parse_time, to_single_line
 from trainer_core.k8s.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE
 

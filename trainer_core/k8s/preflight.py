@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from trainer_core.config import ClusterConfig
-from trainer_core.errors import BackendUnavailableError, TrainerError
+from trainer_core.base.errors import BackendUnavailableError, TrainerError
 from trainer_core.k8s import rbac
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError, RejectedError, UnauthorizedError
 from trainer_core.k8s.rbac import RequiredPermission
 from trainer_core.k8s.resources import ApiResource
+from trainer_core.model.config import ClusterConfig
 
 #: States of a check: fulfilled; not fulfilled, and some features do not work; not fulfilled, and no job can run; not
 #: determined.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trainer_core.errors import BackendUnavailableError, TrainerError
+from trainer_core.base.errors import BackendUnavailableError, TrainerError
 from trainer_core.k8s import async_client, resources
 from trainer_core.k8s.cache import Stream, WatchTarget, parse_resource_version
 from trainer_core.k8s.connection import Connection

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from trainer_core import resources
+from trainer_core.base import resources
 from trainer_core.k8s import labels, resources as k8s_resources
-from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
+from trainer_core.model.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 #: Label with the framework of a runtime.
 FRAMEWORK_LABEL = "trainer.kubeflow.org/framework"

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from trainer_core.change_event import ChangeEvent
-from trainer_core.errors import BackendUnavailableError, TrainerError
+from trainer_core.base.change_event import ChangeEvent
+from trainer_core.base.errors import BackendUnavailableError, TrainerError
 from trainer_core.k8s.cache import CachedJob, JobCache, Stream, WatchTarget
 from trainer_core.k8s.errors import ForbiddenError
 from trainer_core.k8s.parsing import RawObject

@@ -29,9 +29,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from trainer_core.errors import ConflictError
-from trainer_core.jobs import COMPLETE, FAILED
-from trainer_core.request import TrainJobRequest
+from trainer_core.base.errors import ConflictError
+from trainer_core.model.jobs import COMPLETE, FAILED
+from trainer_core.model.request import TrainJobRequest
 
 
 class Action(str, Enum):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trainer_core import resources
-from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import AttemptMemory, Category, Outcome
-from trainer_core.request import MoreMemory, TrainJobRequest
+from trainer_core.base import resources
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.model.jobs import AttemptMemory, Category, Outcome
+from trainer_core.model.request import MoreMemory, TrainJobRequest
 
 _MEBI, _GIBI = 2**20, 2**30
 

@@ -6,7 +6,7 @@ import re
 import shlex
 import signal
 
-from trainer_core.jobs import Category, Diagnosis, Outcome, TrainJobRef
+from trainer_core.model.jobs import Category, Diagnosis, Outcome, TrainJobRef
 
 _FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+)', re.MULTILINE)
 _SIGNAL = re.compile(r"\bSIG[A-Z]+\b")

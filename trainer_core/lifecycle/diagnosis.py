@@ -11,15 +11,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainer_core.jobs import AttemptMemory, Category, Diagnosis, Outcome, Progress, TrainJobRef, extract_training_state
+from trainer_core.base.text import escape, shorten
 from trainer_core.lifecycle import restart_policy
 from trainer_core.lifecycle.restart_policy import AttemptRestarts
-from trainer_core.logs import find_last_progress
+from trainer_core.model.jobs import (
+    AttemptMemory,
+    Category,
+    Diagnosis,
+    Outcome,
+    Progress,
+    TrainJobRef,
+    extract_training_state,
+)
+from trainer_core.model.logs import find_last_progress
+from trainer_core.model.readable_log import TORCHRUN_REPORT
+from trainer_core.model.resource_use import ResourceUse, describe_memory, strip_resource_report
 from trainer_core.node import env
-from trainer_core.node.termination import is_lost_peer
-from trainer_core.readable_log import TORCHRUN_REPORT
-from trainer_core.resource_use import ResourceUse, describe_memory, strip_resource_report
-from trainer_core.text import escape, shorten
 
 _RETRYABLE = frozenset(
     {Category.PREEMPTED, Category.NODE_LOST, Category.INFRASTRUCTURE, Category.SCHEDULING, Category.STALLED}
@@ -259,6 +266,8 @@ def _read_exits(step: StepFacts) -> Mapping[str, int]:
 
 
 def _has_lost_peer(step: StepFacts) -> bool:
+    from trainer_core.node.termination import is_lost_peer  # Only where a step has failed.
+
     return is_lost_peer({"type": step.error_type, "message": step.error_message, "traceback": step.traceback})
 
 

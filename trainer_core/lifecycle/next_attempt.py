@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from trainer_core import checkpoint_location, naming
-from trainer_core.request import TrainJobRequest
+from trainer_core.base import naming
+from trainer_core.model import checkpoint_location
+from trainer_core.model.request import TrainJobRequest
 
 
 def split_name(name: str) -> tuple[str, int]:

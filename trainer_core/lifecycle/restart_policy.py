@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from trainer_core.jobs import Category, Outcome, RestartCause, Restarts
-from trainer_core.restart_rules import FINAL, RestartRules
+from trainer_core.model.jobs import Category, Outcome, RestartCause, Restarts
+from trainer_core.model.restart_rules import FINAL, RestartRules
 
 if TYPE_CHECKING:
-    from trainer_core.request import TrainJobRequest
+    from trainer_core.model.request import TrainJobRequest
 
 #: Causes that are kept.
 _MAX_CAUSES = 20

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainer_core.jobs import COMPLETE, TrainJob
+from trainer_core.model.jobs import COMPLETE, TrainJob
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.node import env
 from trainer_core.node.requirement import HASH, strip_options
-from trainer_core.request import TrainJobRequest
 
 #: Fields of a request that do not change what is trained. Every other one is part of the key.
 ORGANIZING_FIELDS = frozenset(

@@ -10,16 +10,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainer_core.errors import (
+from trainer_core.base.errors import (
     BackendUnavailableError,
     JobElsewhereError,
     JobNotFoundError,
     TrainerError,
     WaitTimeoutError,
 )
-from trainer_core.jobs import Category, Diagnosis, JobFailedError, Observation, Outcome, PendingFailure, TrainJobRef
 from trainer_core.lifecycle import debugging
 from trainer_core.lifecycle.diagnosis import build_failed_outcome
+from trainer_core.model.jobs import (
+    Category,
+    Diagnosis,
+    JobFailedError,
+    Observation,
+    Outcome,
+    PendingFailure,
+    TrainJobRef,
+)
 
 #: After this many errors in a row, other than an unreachable backend, a wait raises the error.
 MAX_CONSECUTIVE_ERRORS = 10

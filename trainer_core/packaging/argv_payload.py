@@ -20,11 +20,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from trainer_core.errors import InvalidRequestError, UnsupportedError
+from trainer_core.base.errors import InvalidRequestError, UnsupportedError
+from trainer_core.base.secrets import has_credentials
+from trainer_core.model.request import Code
 from trainer_core.node import launch as launching
 from trainer_core.packaging import serializer
-from trainer_core.request import Code
-from trainer_core.secrets import has_credentials
 
 #: What starts the processes of a node.
 Launcher: TypeAlias = Literal["torchrun", "python", "mpirun"]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer_core.secrets import has_credentials, mask_credentials
+from trainer_core.base.secrets import has_credentials, mask_credentials
 
 _URI = re.compile(
     r"git\+(?P<url>(?:https|ssh|file)://\S+)@(?P<commit>[0-9a-f]{40})(?:#subdirectory=(?P<folder>[^\s#]+))?"

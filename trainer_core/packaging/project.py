@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
-from trainer_core.secrets import mask_credentials
-from trainer_core.text import format_size
+from trainer_core.base.secrets import mask_credentials
+from trainer_core.base.text import format_size
 
 if TYPE_CHECKING:
     from trainer_core.packaging.git_commit import GitCommit

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
-from trainer_core import validation
+from trainer_core.base import validation
+from trainer_core.base.secrets import has_credentials
 from trainer_core.node.requirement import HASH, INDEX, strip_options
 from trainer_core.packaging.project import Project
-from trainer_core.secrets import has_credentials
 
 _COMMENT = re.compile(r"(^|\s+)#.*$")
 #: The project itself, which travels as files.

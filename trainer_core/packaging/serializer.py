@@ -16,10 +16,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from trainer_core.base.secrets import redact
+from trainer_core.model import func_args
 from trainer_core.node import files, load_function
-from trainer_core.packaging import func_args, project_functions, source_extraction
+from trainer_core.packaging import project_functions, source_extraction
 from trainer_core.packaging.project import Project
-from trainer_core.secrets import redact
 
 #: The program of each node process, relative to the folder of `ship`.
 BOOTSTRAP = "trainer_core/node/bootstrap.py"

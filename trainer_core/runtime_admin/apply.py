@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from trainer_core.config import KubernetesBackendConfig
-from trainer_core.errors import BackendUnavailableError, ConflictError, InvalidRequestError, RuntimeNotFoundError
+from trainer_core.base.errors import BackendUnavailableError, ConflictError, InvalidRequestError, RuntimeNotFoundError
+from trainer_core.base.retries import repeat_while_failing
 from trainer_core.k8s import runtimes
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
@@ -23,7 +23,7 @@ from trainer_core.k8s.errors import (
     WriteConflictError,
 )
 from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES, TRAINJOBS, ApiResource
-from trainer_core.retries import repeat_while_failing
+from trainer_core.model.config import KubernetesBackendConfig
 from trainer_core.runtime_admin import diff, ml_policies, validate
 from trainer_core.runtime_admin.accessors import INITIALIZERS, get_items, get_mapping, get_value
 from trainer_core.runtime_admin.diagnostics import ERROR, Diagnostic

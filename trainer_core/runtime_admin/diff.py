@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainer_core import resources
+from trainer_core.base import resources
 
 Raw = Mapping[str, Any]
 

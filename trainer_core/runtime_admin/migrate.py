@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer_core import naming, resources
-from trainer_core.errors import InvalidRequestError
+from trainer_core.base import naming, resources
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.k8s import labels, resources as kinds
 from trainer_core.k8s.runtimes import ANCESTOR_LABEL, FRAMEWORK_LABEL, NODE, RESERVED_ENV, TRAINER
-from trainer_core.request import VOLCANO_QUEUE
+from trainer_core.model.request import VOLCANO_QUEUE
 from trainer_core.runtime_admin.accessors import API_VERSION
 
 Raw = dict[str, Any]

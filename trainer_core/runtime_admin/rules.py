@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainer_core import naming, validation
+from trainer_core.base import naming, validation
 from trainer_core.k8s.runtimes import (
     ANCESTOR_LABEL,
     CONTAINER_BY_ANCESTOR,

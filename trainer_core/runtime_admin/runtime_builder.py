@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainer_core import naming, resources, validation
+from trainer_core.base import naming, resources, validation
+from trainer_core.base.secrets import SecretRef, redact
 from trainer_core.k8s.runtimes import ANCESTOR_LABEL, FRAMEWORK_LABEL
-from trainer_core.request import VOLCANO_QUEUE
+from trainer_core.model.request import VOLCANO_QUEUE
 from trainer_core.runtime_admin.accessors import API_VERSION, INITIALIZERS, VOLUME, list_replicated_jobs
-from trainer_core.secrets import SecretRef, redact
 
 Manifest = dict[str, Any]
 

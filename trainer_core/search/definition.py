@@ -12,10 +12,10 @@ from enum import Enum
 from importlib.util import find_spec
 from typing import Any, Literal, TypeAlias
 
-from trainer_core import validation
+from trainer_core.base import validation
+from trainer_core.base.secrets import redact
+from trainer_core.base.text import missing_extra
 from trainer_core.search.space import Distribution, count_cells, draw, parse_space
-from trainer_core.secrets import redact
-from trainer_core.text import missing_extra
 
 _MAX_TRIALS = 100_000
 _VALUES = ("last", "min", "max", "best")

@@ -6,7 +6,7 @@ A step does, in this order:
 2. `_list_entries` lists the TrainJobs of the search, at the beginning and twice a minute: another driver may have
    created or deleted some. Each is an entry with a number.
 3. `_observe` reads the trials that have changed. `_apply` puts each observation into the view of its entry.
-4. `_decide` calls the pure function `lifecycle.search.decide` with the views. It returns what to stop and to start.
+4. `_decide` calls the pure function `search.decisions.decide` with the views. It returns what to stop and to start.
 5. `_stop_all` stops losers, each in a thread. `_create` creates runs, and the record that ends the search.
 6. `_build_state` returns the table of the trials, and what to wait for.
 
@@ -25,15 +25,30 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from trainer_core import naming
-from trainer_core.change_event import ChangeEvent, wait_any, wait_any_async
-from trainer_core.config import ClusterConfig
-from trainer_core.errors import BackendUnavailableError, ConflictError, JobNotFoundError, TrainerError, WaitTimeoutError
-from trainer_core.jobs import FAILED, Category, Diagnosis, ObjectiveReport, Observation, Outcome, RungValue, TrainJobRef
-from trainer_core.lifecycle import adoption, search as decisions, wait_state
-from trainer_core.lifecycle.search import EntryView, Record, SearchTable, Start, Stop, TrialView
-from trainer_core.request import Owner, SearchEntry, TrackingRequest, TrainJobRequest
-from trainer_core.search import sampling, snapshot, template as templates
+from trainer_core.base import naming
+from trainer_core.base.change_event import ChangeEvent, wait_any, wait_any_async
+from trainer_core.base.errors import (
+    BackendUnavailableError,
+    ConflictError,
+    JobNotFoundError,
+    TrainerError,
+    WaitTimeoutError,
+)
+from trainer_core.lifecycle import adoption, wait_state
+from trainer_core.model.config import ClusterConfig
+from trainer_core.model.jobs import (
+    FAILED,
+    Category,
+    Diagnosis,
+    ObjectiveReport,
+    Observation,
+    Outcome,
+    RungValue,
+    TrainJobRef,
+)
+from trainer_core.model.request import Owner, SearchEntry, TrackingRequest, TrainJobRequest
+from trainer_core.search import decisions, sampling, snapshot, template as templates
+from trainer_core.search.decisions import EntryView, Record, SearchTable, Start, Stop, TrialView
 from trainer_core.search.definition import OptunaSampler, SearchDefinition
 from trainer_core.search.history import SettledTrial, parse_lines
 from trainer_core.search.parameters import check_trial
@@ -42,8 +57,8 @@ from trainer_core.search.tables import build_outcome
 
 if TYPE_CHECKING:
     from trainer_core.backends.follower import Follower
+    from trainer_core.search.search_run import SearchRun
     from trainer_core.search.trial_client import TrialClient
-    from trainer_core.tracking.search_run import SearchRun
 
 _log = logging.getLogger(__name__)
 #: Entries between two that carry the lines of all trials.
@@ -162,7 +177,7 @@ class SearchDriver:
         runs, tracking = self.client.runs, self.template.tracking
         if not runs.tracks_all and tracking is None:
             return None
-        from trainer_core.tracking.search_run import open_search_run  # Loads the modules of HTTP.
+        from trainer_core.search.search_run import open_search_run  # Loads the modules of HTTP.
 
         tracking = tracking or TrackingRequest()
         return open_search_run(runs.server, tracking, self.owner, self.definition, self.client.backend.name)

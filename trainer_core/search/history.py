@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from trainer_core.errors import InvalidRequestError
+from trainer_core.base.errors import InvalidRequestError
 
 #: How a trial ended. Lost: it failed for a reason that says nothing about its parameters, such as a lost node.
 TrialState: TypeAlias = Literal["Complete", "StoppedEarly", "Failed", "Lost"]

@@ -10,15 +10,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trainer_core.errors import InvalidRequestError
-from trainer_core.lifecycle.early_stop import list_rungs
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.base.validation import list_names
+from trainer_core.model.func_args import read_type
+from trainer_core.model.request import Code, TrainerRequest, TrainJobRequest
+from trainer_core.model.torchtune import TorchTuneConfig
 from trainer_core.node import env
-from trainer_core.packaging.func_args import read_type
-from trainer_core.request import Code, TrainerRequest, TrainJobRequest
 from trainer_core.search.definition import Asha, Direction, MedianStop, SearchDefinition
+from trainer_core.search.early_stop import list_rungs
 from trainer_core.search.space import variable_name
-from trainer_core.torchtune import TorchTuneConfig
-from trainer_core.validation import list_names
 
 #: A parameter in the arguments or variables of an image, as in Katib's trial templates.
 _PLACEHOLDER = re.compile(r"\$\{trialParameters\.([^}]*)\}")

@@ -11,7 +11,7 @@ from trainer_core.search.definition import Algorithm, Objective, TrialConfig
 from trainer_core.search.space import Distribution
 
 if TYPE_CHECKING:
-    from trainer_core.jobs import TrainJob
+    from trainer_core.model.jobs import TrainJob
 
 
 @dataclass(frozen=True)

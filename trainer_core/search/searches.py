@@ -10,15 +10,15 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from trainer_core import naming
-from trainer_core.errors import InvalidRequestError, JobNotFoundError, WaitTimeoutError
-from trainer_core.jobs import SEARCH_LABEL, SEARCH_RECORD_LABEL, Event, TrainJob
-from trainer_core.request import Owner, TrainJobRequest
+from trainer_core.base import naming
+from trainer_core.base.errors import InvalidRequestError, JobNotFoundError, WaitTimeoutError
+from trainer_core.definition.template import TrainJobTemplate
+from trainer_core.model.jobs import SEARCH_LABEL, SEARCH_RECORD_LABEL, Event, TrainJob
+from trainer_core.model.request import Owner, TrainJobRequest
 from trainer_core.search import snapshot, tables, template as templates
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.driver import SearchDriver, SearchState
 from trainer_core.search.results import OptimizationJob, Result, SearchOutcome
-from trainer_core.template import TrainJobTemplate
 
 if TYPE_CHECKING:
     from trainer_core.search.trial_client import TrialClient

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from trainer_core.errors import JobNotFoundError
-from trainer_core.jobs import Observation, TrainJobRef
-from trainer_core.lifecycle import adoption, search as decisions
-from trainer_core.lifecycle.search import SearchTable
-from trainer_core.request import SearchEntry, TrainJobRequest
-from trainer_core.search import tables
+from trainer_core.base.errors import JobNotFoundError
+from trainer_core.lifecycle import adoption
+from trainer_core.model.jobs import Observation, TrainJobRef
+from trainer_core.model.request import SearchEntry, TrainJobRequest
+from trainer_core.search import decisions, tables
+from trainer_core.search.decisions import SearchTable
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.history import SettledTrial, parse_lines
 from trainer_core.search.results import Trial

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from trainer_core import validation
-from trainer_core.errors import InvalidRequestError
-from trainer_core.packaging import func_args
-from trainer_core.secrets import redact
+from trainer_core.base import validation
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.base.secrets import redact
+from trainer_core.model import func_args
 
 #: A name of Python; with dots it is an entry of a dict argument, or a field of a recipe.
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)

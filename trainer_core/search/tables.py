@@ -6,9 +6,9 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from trainer_core.errors import TrainerError
-from trainer_core.lifecycle import search as decisions
-from trainer_core.lifecycle.search import SearchTable, TrialView
+from trainer_core.base.errors import TrainerError
+from trainer_core.search import decisions
+from trainer_core.search.decisions import SearchTable, TrialView
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.parameters import to_text
 from trainer_core.search.results import BestTrial, Metric, Result, SearchOutcome, Trial

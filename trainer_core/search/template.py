@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trainer_core import naming
-from trainer_core.errors import ConflictError, InvalidRequestError
-from trainer_core.jobs import SEARCH_LABEL, SEARCH_RECORD_LABEL
+from trainer_core.base import naming
+from trainer_core.base.errors import ConflictError, InvalidRequestError
+from trainer_core.base.secrets import SecretRef
+from trainer_core.base.text import WrittenText, format_size
+from trainer_core.definition.trainers import CustomTrainer
+from trainer_core.model import func_args
+from trainer_core.model.jobs import SEARCH_LABEL, SEARCH_RECORD_LABEL
+from trainer_core.model.request import Code, Metadata, Owner, SearchEntry, TrainerRequest, TrainJobRequest
 from trainer_core.node import env
-from trainer_core.packaging import func_args
-from trainer_core.request import Code, Metadata, Owner, SearchEntry, TrainerRequest, TrainJobRequest
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.parameters import apply_objective, apply_parameters, convert_parameter
 from trainer_core.search.space import Distribution, scale
-from trainer_core.secrets import SecretRef
-from trainer_core.text import WrittenText, format_size
-from trainer_core.trainers import CustomTrainer
 
 #: Bytes that the files of a project may have in all trials of a search on a cluster.
 _MAX_PROJECTS = 50_000_000

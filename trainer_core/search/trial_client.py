@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from trainer_core.jobs import Event, Observation, Outcome, TrainJob, TrainJobRef
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.jobs import Event, Observation, Outcome, TrainJob, TrainJobRef
+from trainer_core.model.request import TrainJobRequest
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from trainer_core.backends.base import Backend
-    from trainer_core.config import BackendConfig
+    from trainer_core.model.config import BackendConfig
     from trainer_core.tracking.server import MlflowServer
 
 _T = TypeVar("_T")

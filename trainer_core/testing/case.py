@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from trainer_core.client import TrainerClient
-from trainer_core.initializers import Initializer
-from trainer_core.jobs import SUSPENDED, TrainJob
+from trainer_core.definition.initializers import Initializer
+from trainer_core.definition.options import Name
+from trainer_core.definition.trainers import CustomTrainer
+from trainer_core.model.jobs import SUSPENDED, TrainJob
+from trainer_core.model.request import Owner, TrainJobRequest
 from trainer_core.node.env import RESOURCE_INTERVAL
-from trainer_core.options import Name
-from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.testing.training_functions import return_value
-from trainer_core.trainers import CustomTrainer
 
 if TYPE_CHECKING:
     from trainer_core.k8s.client import ApiClient

@@ -11,13 +11,13 @@ from uuid import uuid4
 
 import pytest
 
+from trainer_core.base.errors import UnsupportedError
 from trainer_core.client import TrainerClient
-from trainer_core.errors import UnsupportedError
-from trainer_core.jobs import Category, Observation, Outcome
+from trainer_core.definition.options import Checkpoints, Name
 from trainer_core.k8s import resources
 from trainer_core.k8s.resources import ApiResource
-from trainer_core.options import Checkpoints, Name
-from trainer_core.request import Owner, TrainJobRequest
+from trainer_core.model.jobs import Category, Observation, Outcome
+from trainer_core.model.request import Owner, TrainJobRequest
 from trainer_core.testing.case import BackendCase, Contract, applies_to, count_nodes, wait_until_suspended
 from trainer_core.testing.training_functions import return_after_stop, save_checkpoints
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from trainer_core.base.errors import UnsupportedError
 from trainer_core.client import TrainerClient
-from trainer_core.errors import UnsupportedError
-from trainer_core.options import Checkpoints
-from trainer_core.request import TrainJobRequest
+from trainer_core.definition.options import Checkpoints
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import raise_error, save_checkpoints
 

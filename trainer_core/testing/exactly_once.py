@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trainer_core import naming
+from trainer_core.base import naming
+from trainer_core.base.errors import ConflictError
 from trainer_core.client import TrainerClient
-from trainer_core.errors import ConflictError
-from trainer_core.jobs import Category
-from trainer_core.request import Owner, TrainJobRequest
+from trainer_core.model.jobs import Category
+from trainer_core.model.request import Owner, TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import end_slowly, raise_error, return_value, run_forever
 

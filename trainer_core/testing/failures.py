@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from trainer_core.client import TrainerClient
-from trainer_core.initializers import FileDatasetInitializer, Initializer
-from trainer_core.jobs import Category, Diagnosis, JobFailedError, Outcome
-from trainer_core.options import ActiveDeadlineSeconds
-from trainer_core.request import TrainJobRequest
+from trainer_core.definition.initializers import FileDatasetInitializer, Initializer
+from trainer_core.definition.options import ActiveDeadlineSeconds
+from trainer_core.model.jobs import Category, Diagnosis, JobFailedError, Outcome
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import (
     crash_at_exit,

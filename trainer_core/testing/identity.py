@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from trainer_core import naming
+from trainer_core.base import naming
+from trainer_core.base.errors import ConflictError, JobNotFoundError
 from trainer_core.client import TrainerClient
-from trainer_core.errors import ConflictError, JobNotFoundError
-from trainer_core.jobs import TrainJobRef
-from trainer_core.options import Annotations, Labels, Partition
-from trainer_core.request import Owner, TrainJobRequest
+from trainer_core.definition.options import Annotations, Labels, Partition
+from trainer_core.definition.trainers import CustomTrainer
+from trainer_core.model.jobs import TrainJobRef
+from trainer_core.model.request import Owner, TrainJobRequest
 from trainer_core.testing.case import BackendCase, Contract, applies_to
 from trainer_core.testing.training_functions import return_env, return_value
-from trainer_core.trainers import CustomTrainer
 
 BuildRequest = Callable[..., TrainJobRequest]
 

@@ -11,9 +11,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from trainer_core.client import TrainerClient
-from trainer_core.initializers import FileDatasetInitializer, FileModelInitializer, Initializer
-from trainer_core.options import Name
-from trainer_core.request import TrainJobRequest
+from trainer_core.definition.initializers import FileDatasetInitializer, FileModelInitializer, Initializer
+from trainer_core.definition.options import Name
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import read_files
 

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from trainer_core.base.errors import JobNotFoundError
 from trainer_core.client import TrainerClient
-from trainer_core.errors import JobNotFoundError
-from trainer_core.jobs import Category
-from trainer_core.options import Suspend
-from trainer_core.request import TrainJobRequest
+from trainer_core.definition.options import Suspend
+from trainer_core.model.jobs import Category
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to, wait_for_status, wait_until_suspended
 from trainer_core.testing.training_functions import exit_on_stop, return_value, run_forever
 

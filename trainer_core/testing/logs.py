@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.client import TrainerClient
-from trainer_core.errors import InvalidRequestError
-from trainer_core.initializers import FileDatasetInitializer, Initializer
-from trainer_core.logs import LogLine
-from trainer_core.request import TrainJobRequest
+from trainer_core.definition.initializers import FileDatasetInitializer, Initializer
+from trainer_core.model.logs import LogLine
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.testing.case import BackendCase, Contract, applies_to, wait_until_suspended
 from trainer_core.testing.training_functions import print_lines, return_value, run_forever, write_text
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from trainer_core.client import TrainerClient
-from trainer_core.jobs import AttemptMemory, Category
-from trainer_core.options import Checkpoints, MoreMemory
-from trainer_core.request import MoreMemory as Policy, Owner, TrainJobRequest
+from trainer_core.definition.options import Checkpoints, MoreMemory
+from trainer_core.model.jobs import AttemptMemory, Category
+from trainer_core.model.request import MoreMemory as Policy, Owner, TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import run_out_of_memory
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from trainer_core.base.errors import UnsupportedError
 from trainer_core.client import TrainerClient
-from trainer_core.errors import UnsupportedError
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 
 BuildRequest = Callable[..., TrainJobRequest]

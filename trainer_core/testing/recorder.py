@@ -16,8 +16,10 @@ from typing import Any, ClassVar
 
 from trainer_core.backends import backend_class
 from trainer_core.backends.base import Backend, NameTakenError
-from trainer_core.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError
-from trainer_core.jobs import (
+from trainer_core.base.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError
+from trainer_core.lifecycle.adoption import ExistingJob
+from trainer_core.lifecycle.reuse import Versions
+from trainer_core.model.jobs import (
     RUNNING,
     SUSPENDED,
     Category,
@@ -30,11 +32,9 @@ from trainer_core.jobs import (
     TrainJobRef,
     build_complete_outcome,
 )
-from trainer_core.lifecycle.adoption import ExistingJob
-from trainer_core.lifecycle.reuse import Versions
+from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.runtimes import Runtime, RuntimeTrainer, TrainerType
 from trainer_core.node import termination
-from trainer_core.request import TrainJobRequest
-from trainer_core.runtimes import Runtime, RuntimeTrainer, TrainerType
 
 __all__ = [
     "JobRecorder",

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trainer_core.client import TrainerClient
-from trainer_core.request import TrainJobRequest
-from trainer_core.resource_use import parse_resource_report, strip_resource_report
+from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.resource_use import parse_resource_report, strip_resource_report
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import return_value, wait_for_resource_report
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from trainer_core.client import TrainerClient
-from trainer_core.jobs import Category, Outcome
-from trainer_core.options import Checkpoints, RestartPolicy
-from trainer_core.request import Owner, TrainJobRequest
-from trainer_core.restart_rules import RestartRules
+from trainer_core.definition.options import Checkpoints, RestartPolicy
+from trainer_core.model.jobs import Category, Outcome
+from trainer_core.model.request import Owner, TrainJobRequest
+from trainer_core.model.restart_rules import RestartRules
 from trainer_core.testing.case import BackendCase, Contract, applies_to
 from trainer_core.testing.training_functions import exit_in_turn, exit_with
 

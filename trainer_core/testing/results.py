@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from trainer_core.client import TrainerClient
-from trainer_core.jobs import Observation, Outcome
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.jobs import Observation, Outcome
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import (
     clear_environment,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from trainer_core.client import TrainerClient
-from trainer_core.jobs import TrainJobRef
-from trainer_core.options import Checkpoints, Reuse
-from trainer_core.request import Owner, Reuse as Policy, TrainJobRequest
+from trainer_core.definition.options import Checkpoints, Reuse
+from trainer_core.model.jobs import TrainJobRef
+from trainer_core.model.request import Owner, Reuse as Policy, TrainJobRequest
 from trainer_core.testing.case import BackendCase, Contract, applies_to
 from trainer_core.testing.training_functions import return_value
 

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
+from trainer_core.base.errors import ConflictError
 from trainer_core.client import TrainerClient
-from trainer_core.errors import ConflictError
-from trainer_core.jobs import Category, Diagnosis, ObjectiveReport
+from trainer_core.definition.options import Checkpoints, Name
+from trainer_core.definition.template import TrainJobTemplate
+from trainer_core.definition.trainers import CustomTrainer
+from trainer_core.model.jobs import Category, Diagnosis, ObjectiveReport
+from trainer_core.model.request import Owner, TrainJobRequest
 from trainer_core.node import env
-from trainer_core.options import Checkpoints, Name
-from trainer_core.request import Owner, TrainJobRequest
 from trainer_core.search.definition import Asha, GridSearch, Objective, RandomSearch, SearchDefinition, TrialConfig
-from trainer_core.template import TrainJobTemplate
 from trainer_core.testing.case import BackendCase, Contract, applies_to, count_nodes
 from trainer_core.testing.training_functions import report_loss, return_loss, wait_with_parameters
-from trainer_core.trainers import CustomTrainer
 
 BuildRequest = Callable[..., TrainJobRequest]
 #: Seconds to wait for a report; far more than needed.

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from trainer_core.client import TrainerClient
-from trainer_core.jobs import Category
-from trainer_core.options import Checkpoints, Stalled
-from trainer_core.request import Owner, Stalled as Policy, TrainJobRequest
+from trainer_core.definition.options import Checkpoints, Stalled
+from trainer_core.model.jobs import Category
+from trainer_core.model.request import Owner, Stalled as Policy, TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to
 from trainer_core.testing.training_functions import hang_once
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from trainer_core import request_builder
+from trainer_core.base.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, TrainerError
+from trainer_core.base.secrets import SecretRef
 from trainer_core.client import TrainerClient
-from trainer_core.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, TrainerError
-from trainer_core.initializers import FileDatasetInitializer, HuggingFaceDatasetInitializer, Initializer
-from trainer_core.options import (
+from trainer_core.definition import request_builder
+from trainer_core.definition.initializers import FileDatasetInitializer, HuggingFaceDatasetInitializer, Initializer
+from trainer_core.definition.options import (
     ActiveDeadlineSeconds,
     Annotations,
     Checkpoints,
@@ -41,13 +42,12 @@ from trainer_core.options import (
     TrainingRuntimeSpecPatch,
     Workspace,
 )
-from trainer_core.options.distributed_config import DistributedConfig
-from trainer_core.options.runai import RunaiMasterSpec, RunaiSpec
-from trainer_core.request import TrainJobRequest
-from trainer_core.secrets import SecretRef
+from trainer_core.definition.options.distributed_config import DistributedConfig
+from trainer_core.definition.options.runai import RunaiMasterSpec, RunaiSpec
+from trainer_core.definition.trainers import CustomTrainer, CustomTrainerContainer
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.testing.case import BackendCase, Contract, applies_to
 from trainer_core.testing.training_functions import return_value
-from trainer_core.trainers import CustomTrainer, CustomTrainerContainer
 
 BuildRequest = Callable[..., TrainJobRequest]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from trainer_core.base.errors import JobEndedError, JobNotFoundError, WaitTimeoutError
 from trainer_core.client import TrainerClient
-from trainer_core.errors import JobEndedError, JobNotFoundError, WaitTimeoutError
-from trainer_core.jobs import JobFailedError, TrainJob
-from trainer_core.request import TrainJobRequest
+from trainer_core.model.jobs import JobFailedError, TrainJob
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.testing.case import Contract, applies_to, wait_for_status
 from trainer_core.testing.training_functions import raise_error, run_forever
 

@@ -19,7 +19,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
-from trainer_core.errors import TrackingError
+from trainer_core.base.errors import TrackingError
 from trainer_core.tracking.server import MlflowServer
 
 _MAX_REDIRECTS = 3

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ValidationError
 
-from trainer_core.errors import TrackingError
+from trainer_core.base.errors import TrackingError
 from trainer_core.tracking.http_connection import HttpConnection
 from trainer_core.tracking.server import MlflowServer
 

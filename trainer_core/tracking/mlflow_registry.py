@@ -22,7 +22,7 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel
 
-from trainer_core.errors import InvalidRequestError, TrackingError
+from trainer_core.base.errors import InvalidRequestError, TrackingError
 from trainer_core.tracking.mlflow_api import MlflowApi, SuppressCodes, Tag
 from trainer_core.tracking.model_registry import (
     CHAMPION,

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
-from trainer_core import naming, validation
-from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import Outcome
+from trainer_core.base import naming, validation
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.base.secrets import redact
+from trainer_core.model.jobs import Outcome
 from trainer_core.node import locks
-from trainer_core.secrets import redact
 
 __all__ = [
     "CHAMPION",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trainer_core.errors import InvalidRequestError
-from trainer_core.secrets import redact
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.base.secrets import redact
 from trainer_core.tracking.model_registry import FolderRegistry, ModelRegistry, get_local_path
 from trainer_core.tracking.server import MlflowServer
 

@@ -28,12 +28,12 @@ from itertools import count
 from typing import Any
 
 from trainer_core.backends.base import Backend
-from trainer_core.errors import JobNotFoundError, TrackingError, TrainerError
-from trainer_core.jobs import Outcome, TrainJobRef
-from trainer_core.logs import LogChunk, parse_timed_progress
-from trainer_core.request import TrainJobRequest
-from trainer_core.resource_use import parse_resource_report
-from trainer_core.secrets import is_secret_name
+from trainer_core.base.errors import JobNotFoundError, TrackingError, TrainerError
+from trainer_core.base.secrets import is_secret_name
+from trainer_core.model.jobs import Outcome, TrainJobRef
+from trainer_core.model.logs import LogChunk, parse_timed_progress
+from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.resource_use import parse_resource_report
 from trainer_core.tracking import tags
 from trainer_core.tracking.http_connection import UnreachableError
 from trainer_core.tracking.mlflow_api import MAX_BATCH, get_report_api

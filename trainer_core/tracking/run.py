@@ -20,9 +20,9 @@ from datetime import datetime
 from typing import Any
 
 from trainer_core.backends.base import Backend
-from trainer_core.errors import JobNotFoundError, TrackingError, TrainerError
-from trainer_core.jobs import CREATED, SUSPENDED, Category, Diagnosis, Outcome, TrainJobRef
-from trainer_core.request import TrackingRequest, TrainJobRequest
+from trainer_core.base.errors import JobNotFoundError, TrackingError, TrainerError
+from trainer_core.model.jobs import CREATED, SUSPENDED, Category, Diagnosis, Outcome, TrainJobRef
+from trainer_core.model.request import TrackingRequest, TrainJobRequest
 from trainer_core.tracking import tags
 from trainer_core.tracking.mlflow_api import MAX_BATCH, MAX_VALUE, MlflowApi, MlflowRun, fit_names
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from trainer_core import validation
-from trainer_core.secrets import redact
+from trainer_core.base import validation
+from trainer_core.base.secrets import redact
 
 __all__ = ["MlflowServer", "choose_server"]
 

@@ -16,9 +16,9 @@ from typing import Any
 from pydantic import SecretStr
 
 from trainer_core.backends.base import Backend
-from trainer_core.errors import InvalidRequestError, TrackingError, TrainerError
-from trainer_core.jobs import TrainJobRef
-from trainer_core.request import TrackingRequest, TrainJobRequest
+from trainer_core.base.errors import InvalidRequestError, TrackingError, TrainerError
+from trainer_core.model.jobs import TrainJobRef
+from trainer_core.model.request import TrackingRequest, TrainJobRequest
 from trainer_core.tracking import tags
 from trainer_core.tracking.mlflow_api import MlflowApi, get_report_api, get_submit_api
 from trainer_core.tracking.reporter import bind, get_run_sender, warn_incomplete

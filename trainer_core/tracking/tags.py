@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainer_core import naming
-from trainer_core.jobs import Category, Outcome, TrainJobRef
-from trainer_core.request import TrainJobRequest
-from trainer_core.secrets import is_secret_name
+from trainer_core.base import naming
+from trainer_core.base.secrets import is_secret_name
+from trainer_core.model.jobs import Category, Outcome, TrainJobRef
+from trainer_core.model.request import TrainJobRequest
 from trainer_core.tracking.mlflow_api import fit_names
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainer_core import checkpoint_location, code_location, naming
 from trainer_core.backends.base import COMMON_OPTIONS, Backend
 from trainer_core.backends.container import (
     cleanup,
@@ -33,26 +32,29 @@ from trainer_core.backends.container.runtimes import RuntimeCatalog
 from trainer_core.backends.container.store import JobStore
 from trainer_core.backends.environment_secrets import read_secrets
 from trainer_core.backends.runtime_packages import list_runtime_packages
-from trainer_core.checkpoint_location import MOUNT_PATH
-from trainer_core.config import ContainerBackendConfig
-from trainer_core.errors import (
+from trainer_core.base import naming
+from trainer_core.base.errors import (
     BackendUnavailableError,
     InvalidRequestError,
     JobNotFoundError,
     TrainerError,
     UnsupportedError,
 )
+from trainer_core.base.secrets import mask_credentials
 from trainer_core.fetch.local_files import parse_local_path
-from trainer_core.jobs import Diagnosis, Event, ObjectiveReport, Observation, Progress, TrainJob, TrainJobRef
 from trainer_core.k8s.runtimes import dump_raw_runtime, parse_runtime
 from trainer_core.lifecycle import reuse
 from trainer_core.lifecycle.adoption import ExistingJob, list_other_names
 from trainer_core.lifecycle.diagnosis import Facts
 from trainer_core.lifecycle.reuse import Versions
-from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
-from trainer_core.request import TrainJobRequest
-from trainer_core.runtimes import Runtime
-from trainer_core.secrets import mask_credentials
+from trainer_core.model import checkpoint_location
+from trainer_core.model.checkpoint_location import MOUNT_PATH
+from trainer_core.model.config import ContainerBackendConfig
+from trainer_core.model.jobs import Diagnosis, Event, ObjectiveReport, Observation, Progress, TrainJob, TrainJobRef
+from trainer_core.model.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
+from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.runtimes import Runtime
+from trainer_core.packaging import code_location
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from trainer_core.backends.container.timestamps import parse_time
-from trainer_core.errors import BackendUnavailableError
-from trainer_core.secrets import mask_credentials
+from trainer_core.base.errors import BackendUnavailableError
+from trainer_core.base.secrets import mask_credentials
 
 _TIMEOUT_SECONDS = 60
 #: For pulls, which send progress messages in between.

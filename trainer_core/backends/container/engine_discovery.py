@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.backends.container.engine import Engine
-from trainer_core.config import ContainerBackendConfig
-from trainer_core.errors import BackendUnavailableError
-from trainer_core.secrets import mask_credentials
-from trainer_core.text import missing_extra
+from trainer_core.base.errors import BackendUnavailableError
+from trainer_core.base.secrets import mask_credentials
+from trainer_core.base.text import missing_extra
+from trainer_core.model.config import ContainerBackendConfig
 
 DOCKER, PODMAN = "docker", "podman"
 _MISSING_LIBRARY = missing_extra("the container backend (Docker or Podman)", "docker", "containers")

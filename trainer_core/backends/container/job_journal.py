@@ -17,8 +17,8 @@ from typing import Any
 
 from trainer_core.backends.container import names
 from trainer_core.backends.container.timestamps import parse_optional_time
-from trainer_core.jobs import Outcome, TrainJobRef
 from trainer_core.lifecycle.restart_policy import AttemptRestarts, count_restart
+from trainer_core.model.jobs import Outcome, TrainJobRef
 
 #: Kinds of journal entries. `COPIED`: a step that needs no container has ended. `LAUNCH`: the nodes of a run are
 #: created and will be started. `RESTART`: a start has failed, and its RestartPolicy begins another run. `NOTE`: an

@@ -18,8 +18,8 @@ from typing import Any
 from trainer_core.backends.container.engine import Engine, EngineRequestError, Frame
 from trainer_core.backends.container.job_journal import Container
 from trainer_core.backends.container.timestamps import parse_time
-from trainer_core.jobs import Progress
-from trainer_core.logs import LogLine, find_last_progress
+from trainer_core.model.jobs import Progress
+from trainer_core.model.logs import LogLine, find_last_progress
 
 #: The engine's clock may be set back by less than this without losing lines.
 _MARGIN_SECONDS = 5

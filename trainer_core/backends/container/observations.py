@@ -9,8 +9,10 @@ from typing import Any
 from trainer_core.backends.container import job_journal
 from trainer_core.backends.container.job_journal import Container, ContainerJob, JournalEntry
 from trainer_core.backends.container.plan import NODE
-from trainer_core.errors import InvalidRequestError
-from trainer_core.jobs import (
+from trainer_core.base.errors import InvalidRequestError
+from trainer_core.k8s import labels, runtimes
+from trainer_core.lifecycle.adoption import ExistingJob
+from trainer_core.model.jobs import (
     CREATED,
     RUNNING,
     SUSPENDED,
@@ -24,10 +26,8 @@ from trainer_core.jobs import (
     build_partition_labels,
     build_reuse_labels,
 )
-from trainer_core.k8s import labels, runtimes
-from trainer_core.lifecycle.adoption import ExistingJob
-from trainer_core.request import TrainJobRequest
-from trainer_core.runtimes import Runtime, RuntimeTrainer, TrainerType
+from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.runtimes import Runtime, RuntimeTrainer, TrainerType
 
 _EVENTS = {
     job_journal.SUSPEND: ("Suspended", "TrainJob is suspended"),

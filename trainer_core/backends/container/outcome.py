@@ -16,11 +16,11 @@ from trainer_core.backends.container.logs import ProgressReader, read_last_lines
 from trainer_core.backends.container.plan import COPY, FETCH, NODE
 from trainer_core.backends.container.reconcile import Fail
 from trainer_core.backends.container.timestamps import format_time
-from trainer_core.jobs import AttemptMemory, build_complete_outcome
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
+from trainer_core.model.jobs import AttemptMemory, build_complete_outcome
+from trainer_core.model.resource_use import summarize_resource_use
 from trainer_core.node import env, files
 from trainer_core.node.termination import parse_record
-from trainer_core.resource_use import summarize_resource_use
 
 _TAIL_LINES = 50
 

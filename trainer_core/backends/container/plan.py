@@ -6,19 +6,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Literal
 
-from trainer_core import checkpoint_location, resources
 from trainer_core.backends.container import names, pod_template
 from trainer_core.backends.container.paths import CACHE_PATH, CODE_PATH, DATA_PATHS, RESULT_PATH, TERMINATION_PATH
-from trainer_core.config import ContainerBackendConfig
-from trainer_core.errors import InvalidRequestError, UnsupportedError
+from trainer_core.base import resources
+from trainer_core.base.errors import InvalidRequestError, UnsupportedError
+from trainer_core.base.resources import check_process_count
+from trainer_core.base.validation import check_reserved_env
 from trainer_core.k8s import runtimes
 from trainer_core.lifecycle.attempt_memory import apply_attempt_memory, get_attempt_memory
 from trainer_core.lifecycle.restart_policy import get_attempt_restarts
+from trainer_core.model import checkpoint_location
+from trainer_core.model.config import ContainerBackendConfig
+from trainer_core.model.request import TRACKING_SECRETS, InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.node import env
 from trainer_core.packaging import argv_payload
-from trainer_core.request import TRACKING_SECRETS, InitializerSource, TrainerRequest, TrainJobRequest
-from trainer_core.resources import check_process_count
-from trainer_core.validation import check_reserved_env
 
 #: Kinds of steps: copy a folder of this machine, fetch with an initializer image, train.
 COPY, FETCH, NODE = "copy", "fetch", "node"

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainer_core import resources
-from trainer_core.errors import UnsupportedError
+from trainer_core.base import resources
+from trainer_core.base.errors import UnsupportedError
 from trainer_core.k8s import runtimes
-from trainer_core.options.patches import merge_patches
+from trainer_core.model.patches import merge_patches
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- the path is the same in every container
 _POD_FIELDS = frozenset({"volumes", "containers", "securityContext"})

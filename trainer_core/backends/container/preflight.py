@@ -8,10 +8,10 @@ from typing import Any
 from trainer_core.backends.container.engine import Engine
 from trainer_core.backends.container.engine_discovery import PODMAN, ConnectionAttempt, check_library, find_engine
 from trainer_core.backends.container.runtimes import RuntimeCatalog
-from trainer_core.config import ContainerBackendConfig
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError
+from trainer_core.base.secrets import mask_credentials
 from trainer_core.k8s.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
-from trainer_core.secrets import mask_credentials
+from trainer_core.model.config import ContainerBackendConfig
 
 #: Docker 20.10 and Podman 4.
 _MIN_API_VERSION = (1, 41)

@@ -35,13 +35,13 @@ from trainer_core.backends.container.reconcile import (
     next_action,
 )
 from trainer_core.backends.container.store import JobStore
-from trainer_core.errors import InvalidRequestError, JobNotFoundError
+from trainer_core.base.errors import InvalidRequestError, JobNotFoundError
 from trainer_core.fetch.local_files import parse_local_path
-from trainer_core.jobs import Category, Outcome, TrainJobRef
 from trainer_core.k8s.failure_reasons import is_transient
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, is_consequence
+from trainer_core.model.jobs import Category, Outcome, TrainJobRef
+from trainer_core.model.request import TRACKING_SECRETS
 from trainer_core.node import env
-from trainer_core.request import TRACKING_SECRETS
 
 _log = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from urllib.parse import quote, unquote, urlsplit
 from trainer_core.backends.container import paths
 from trainer_core.backends.container.engine_discovery import check_library
 from trainer_core.backends.runtime_files import list_runtime_files, parse_runtimes, read_runtime_file, warn_skipped
-from trainer_core.errors import RuntimeNotFoundError
+from trainer_core.base.errors import RuntimeNotFoundError
 from trainer_core.k8s.runtimes import get_name, parse_runtime
+from trainer_core.model.runtimes import Runtime
 from trainer_core.node import files
-from trainer_core.runtimes import Runtime
 
 _log = logging.getLogger(__name__)
 _PACKAGED = Path(__file__).parent / "runtimes"

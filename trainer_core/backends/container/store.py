@@ -8,16 +8,16 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from trainer_core import naming
 from trainer_core.backends.base import NameTakenError
 from trainer_core.backends.container import job_journal, names
 from trainer_core.backends.container.engine import Engine, EngineNotFoundError
 from trainer_core.backends.container.job_journal import ContainerJob
 from trainer_core.backends.container.timestamps import format_time
-from trainer_core.errors import ConflictError, JobElsewhereError, JobNotFoundError
-from trainer_core.jobs import TrainJobRef
-from trainer_core.request import TrainJobRequest
-from trainer_core.secrets import mask_credentials
+from trainer_core.base import naming
+from trainer_core.base.errors import ConflictError, JobElsewhereError, JobNotFoundError
+from trainer_core.base.secrets import mask_credentials
+from trainer_core.model.jobs import TrainJobRef
+from trainer_core.model.request import TrainJobRequest
 
 
 class JobStore:

@@ -18,7 +18,7 @@ from trainer_core.backends.container.paths import lock_path
 from trainer_core.node import locks
 
 if TYPE_CHECKING:
-    from trainer_core.jobs import TrainJobRef
+    from trainer_core.model.jobs import TrainJobRef
 
 #: Seconds between two polls of the engine: initial value, maximum and growth while nothing changes.
 _MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.1, 2.0
@@ -31,8 +31,8 @@ _LOCK_TIMEOUT_SECONDS = 2.0
 
 def launch_supervisor(ref: TrainJobRef, config: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
     """Start a supervisor. If one is already running on this machine, the new one exits."""
-    from trainer_core.backends.supervisor import start_supervisor
-    from trainer_core.errors import BackendUnavailableError
+    from trainer_core.backends.supervisor_process import start_supervisor
+    from trainer_core.base.errors import BackendUnavailableError
 
     folder = lock_path(ref.uid).parent
     try:
@@ -70,7 +70,7 @@ def _detach() -> None:
 
 def _run_locked(arguments: dict[str, Any]) -> None:
     # Imported late: the submitter does not wait for it.
-    from trainer_core.jobs import TrainJobRef
+    from trainer_core.model.jobs import TrainJobRef
 
     ref = TrainJobRef.from_dict(arguments["ref"])
     lock = lock_path(ref.uid)
@@ -93,8 +93,8 @@ def _run_to_end(arguments: dict[str, Any], ref: Any) -> None:
     from trainer_core.backends.container.reconcile import Done, Wait
     from trainer_core.backends.container.runner import ContainerJobRunner
     from trainer_core.backends.container.store import JobStore
-    from trainer_core.config import ContainerBackendConfig
-    from trainer_core.errors import BackendUnavailableError, JobElsewhereError, JobNotFoundError
+    from trainer_core.base.errors import BackendUnavailableError, JobElsewhereError, JobNotFoundError
+    from trainer_core.model.config import ContainerBackendConfig
 
     engine = connect_engine(ContainerBackendConfig(**arguments["config"]))
     runner = ContainerJobRunner(JobStore(engine, ref.namespace), ref, arguments["secrets"])

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainer_core.jobs import Progress
-from trainer_core.logs import find_last_progress
+from trainer_core.model.jobs import Progress
+from trainer_core.model.logs import find_last_progress
 from trainer_core.node.progress import PREFIX
 
 _TAIL_BYTES = 16_384

@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainer_core import checkpoint_location, code_location, naming
 from trainer_core.backends import initializer_sources
 from trainer_core.backends.base import COMMON_OPTIONS, Backend, NameTakenError
 from trainer_core.backends.environment_secrets import read_secrets
@@ -34,24 +33,26 @@ from trainer_core.backends.local.job_store import JobFolder, StateFolder, write_
 from trainer_core.backends.local.plan import render_plan
 from trainer_core.backends.polling_follower import PollingFollower
 from trainer_core.backends.runtime_packages import list_interpreter_packages
-from trainer_core.backends.supervisor import start_supervisor
-from trainer_core.config import LocalProcessBackendConfig
-from trainer_core.errors import (
+from trainer_core.backends.supervisor_process import start_supervisor
+from trainer_core.base import naming
+from trainer_core.base.errors import (
     BackendUnavailableError,
     ConflictError,
     InvalidRequestError,
     JobNotFoundError,
     TrainerError,
 )
-from trainer_core.jobs import Diagnosis, Event, Observation, TrainJob, TrainJobRef
+from trainer_core.base.text import missing_extra
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob, list_other_names
 from trainer_core.lifecycle.reuse import Versions
-from trainer_core.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
+from trainer_core.model import checkpoint_location
+from trainer_core.model.config import LocalProcessBackendConfig
+from trainer_core.model.jobs import Diagnosis, Event, Observation, TrainJob, TrainJobRef
+from trainer_core.model.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
+from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.runtimes import Runtime
 from trainer_core.node import env
-from trainer_core.packaging import serializer
-from trainer_core.request import TrainJobRequest
-from trainer_core.runtimes import Runtime
-from trainer_core.text import missing_extra
+from trainer_core.packaging import code_location, serializer
 
 _log = logging.getLogger(__name__)
 #: Time for the supervisor to end a job before its processes are killed.

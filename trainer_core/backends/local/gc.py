@@ -9,11 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trainer_core import code_location
 from trainer_core.backends.local import environments
 from trainer_core.backends.local.job_queue import JobQueue
 from trainer_core.backends.local.job_record import JobRecord
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json
+from trainer_core.packaging import code_location
 
 #: Age after which a staging folder, or a job whose supervisor was killed, counts as abandoned.
 _ABANDONED_SECONDS = 3600.0

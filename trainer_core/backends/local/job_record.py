@@ -13,10 +13,10 @@ from typing import Any
 from trainer_core.backends.local import host
 from trainer_core.backends.local.host import HostIdentity
 from trainer_core.backends.local.job_store import StateFolder
-from trainer_core.jobs import COMPLETE, CREATED, FAILED, Diagnosis, Event, Outcome, Progress, TrainJobRef
 from trainer_core.lifecycle.diagnosis import Facts, build_failed_outcome, diagnose
 from trainer_core.lifecycle.restart_policy import AttemptRestarts
-from trainer_core.resource_use import summarize_resource_use
+from trainer_core.model.jobs import COMPLETE, CREATED, FAILED, Diagnosis, Event, Outcome, Progress, TrainJobRef
+from trainer_core.model.resource_use import summarize_resource_use
 
 #: Status of a step.
 PENDING, RUNNING, SUCCEEDED, STEP_FAILED = "Pending", "Running", "Succeeded", "Failed"

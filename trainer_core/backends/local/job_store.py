@@ -35,8 +35,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from trainer_core import naming
-from trainer_core.errors import BackendUnavailableError
+from trainer_core.base import naming
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.node import env, exit_code, files, locks
 
 #: More than an outcome with the last lines of a log.

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.backends.local.runtimes import LocalRuntime
+from trainer_core.base.secrets import is_secret_name
 from trainer_core.lifecycle.reuse import Versions
-from trainer_core.request import TrainJobRequest
-from trainer_core.secrets import is_secret_name
+from trainer_core.model.request import TrainJobRequest
 
 #: The installed project: it does not change what is trained.
 _OWN = "trainjob-workflows"

@@ -13,9 +13,9 @@ from typing import IO
 from trainer_core.backends.local import observations
 from trainer_core.backends.local.job_store import JobFolder
 from trainer_core.backends.local.log_times import read_growth
-from trainer_core.errors import JobNotFoundError
-from trainer_core.jobs import TrainJobRef
-from trainer_core.logs import LogLine
+from trainer_core.base.errors import JobNotFoundError
+from trainer_core.model.jobs import TrainJobRef
+from trainer_core.model.logs import LogLine
 
 _POLL_SECONDS = 0.1
 _BLOCK_BYTES = 65_536

@@ -9,17 +9,17 @@ from trainer_core.backends.local import host, runtimes
 from trainer_core.backends.local.artifacts import read_last_progress
 from trainer_core.backends.local.job_record import RUNNING as STEP_RUNNING, JobRecord, StepRecord, lost_outcome
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json
-from trainer_core.errors import (
+from trainer_core.base.errors import (
     BackendUnavailableError,
     InvalidRequestError,
     JobElsewhereError,
     JobNotFoundError,
     RuntimeNotFoundError,
 )
-from trainer_core.jobs import FAILED, Observation, Outcome, Step, TrainJob, TrainJobRef
 from trainer_core.lifecycle.restart_policy import AttemptRestarts
-from trainer_core.request import Metadata, TrainJobRequest
-from trainer_core.runtimes import Runtime, build_unknown_runtime
+from trainer_core.model.jobs import FAILED, Observation, Outcome, Step, TrainJob, TrainJobRef
+from trainer_core.model.request import Metadata, TrainJobRequest
+from trainer_core.model.runtimes import Runtime, build_unknown_runtime
 
 
 class ChangedStatusError(BackendUnavailableError):

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer_core import checkpoint_location, resources
 from trainer_core.backends import initializer_sources
 from trainer_core.backends.local.job_store import JobFolder, StateFolder
 from trainer_core.backends.local.runtimes import LocalRuntime
-from trainer_core.backends.supervisor import build_module_command
-from trainer_core.errors import InvalidRequestError, UnsupportedError
+from trainer_core.backends.supervisor_process import build_module_command
+from trainer_core.base import resources
+from trainer_core.base.errors import InvalidRequestError, UnsupportedError
+from trainer_core.base.resources import check_process_count
+from trainer_core.base.validation import check_reserved_env
 from trainer_core.fetch.settings import ENV_PREFIX
 from trainer_core.k8s.runtimes import RESERVED_ENV
 from trainer_core.lifecycle.restart_policy import get_attempt_restarts
+from trainer_core.model import checkpoint_location
+from trainer_core.model.request import InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.node import env
-from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
-from trainer_core.resources import check_process_count
-from trainer_core.validation import check_reserved_env
 
 #: Path of the program of every node process, relative to the code folder of the job.
 BOOTSTRAP = "trainer_core/node/bootstrap.py"

@@ -38,8 +38,11 @@ from trainer_core.backends.local.job_queue import JobQueue, Ticket
 from trainer_core.backends.local.job_record import JobRecord, StepRecord, make_ref, parse_cancellation, utc_timestamp
 from trainer_core.backends.local.job_store import JobFolder, StateFolder, read_json, write_json
 from trainer_core.backends.local.log_times import record_growth
+from trainer_core.base.validation import format_duration
 from trainer_core.fetch.settings import ENV_PREFIX
-from trainer_core.jobs import (
+from trainer_core.lifecycle.diagnosis import Facts, StepFacts, is_consequence
+from trainer_core.lifecycle.restart_policy import AttemptRestarts, count_restart
+from trainer_core.model.jobs import (
     COMPLETE,
     CREATED,
     FAILED,
@@ -49,13 +52,10 @@ from trainer_core.jobs import (
     Progress,
     build_complete_outcome,
 )
-from trainer_core.lifecycle.diagnosis import Facts, StepFacts, is_consequence
-from trainer_core.lifecycle.restart_policy import AttemptRestarts, count_restart
+from trainer_core.model.resource_use import summarize_resource_use
 from trainer_core.node import cgroup, env, exit_code, locks, resource_monitor
 from trainer_core.node.attendant import Attendant
 from trainer_core.node.termination import read_record
-from trainer_core.resource_use import summarize_resource_use
-from trainer_core.validation import format_duration
 
 _log = logging.getLogger(__name__)
 _TERMINATION_GRACE_SECONDS = 3.0

@@ -9,11 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trainer_core import validation
 from trainer_core.backends.runtime_files import list_runtime_files, parse_runtimes, read_runtime_file, warn_skipped
-from trainer_core.errors import BackendUnavailableError, RuntimeNotFoundError
+from trainer_core.base import validation
+from trainer_core.base.errors import BackendUnavailableError, RuntimeNotFoundError
 from trainer_core.k8s.runtimes import FRAMEWORK_LABEL, NODE
-from trainer_core.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
+from trainer_core.model.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 _PACKAGED = Path(__file__).parent / "runtimes"
 

@@ -9,22 +9,22 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import Any, ClassVar
 
-from trainer_core.backend_fields.runai_workload import TrainingWorkloadSpec
 from trainer_core.backends.base import COMMON_OPTIONS
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
 from trainer_core.backends.runai import manifest, parse, runtime_templates, validation
 from trainer_core.backends.runai.parse import JOB_LABEL, Phases
 from trainer_core.backends.runai.runtime_templates import BUILT_IN_TEMPLATES, SHARED_NAMESPACE, RuntimeTemplate
-from trainer_core.config import RunaiBackendConfig
-from trainer_core.errors import ConflictError, RuntimeNotFoundError
-from trainer_core.jobs import TrainJobRef
+from trainer_core.base.errors import ConflictError, RuntimeNotFoundError
 from trainer_core.k8s import manifest_common, resources
 from trainer_core.k8s.errors import AlreadyExistsError, ApiNotServedError, ForbiddenError, NotFoundError
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.parsing import RawObject
-from trainer_core.request import TrainJobRequest
-from trainer_core.runtimes import Runtime, RuntimeKind
+from trainer_core.model.backend_fields.runai_workload import TrainingWorkloadSpec
+from trainer_core.model.config import RunaiBackendConfig
+from trainer_core.model.jobs import TrainJobRef
+from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.runtimes import Runtime, RuntimeKind
 
 _log = logging.getLogger(__name__)
 #: Kinds of the objects that Run:ai creates for a workload, under the workload's name.

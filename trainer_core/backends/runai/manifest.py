@@ -6,19 +6,20 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from trainer_core import checkpoint_location, resources, torchtune
-from trainer_core.backend_fields.runai_items import VolumeClaim
-from trainer_core.backend_fields.runai_workload import TrainingWorkloadSpec
 from trainer_core.backends.runai.parse import JOB_LABEL, ROLE_LABEL
 from trainer_core.backends.runai.runtime_templates import RuntimeTemplate
-from trainer_core.config import RunaiBackendConfig
-from trainer_core.errors import InvalidRequestError, TrainerError, UnsupportedError
+from trainer_core.base import resources
+from trainer_core.base.errors import InvalidRequestError, TrainerError, UnsupportedError
+from trainer_core.base.secrets import SecretRef
 from trainer_core.k8s import labels as k8s_labels, manifest_common, resources as k8s_resources, runtimes
 from trainer_core.lifecycle.attempt_memory import apply_attempt_memory
+from trainer_core.model import checkpoint_location, torchtune
+from trainer_core.model.backend_fields.runai_items import VolumeClaim
+from trainer_core.model.backend_fields.runai_workload import TrainingWorkloadSpec
+from trainer_core.model.config import RunaiBackendConfig
+from trainer_core.model.request import TrainerRequest, TrainJobRequest
 from trainer_core.node import env as node_env
 from trainer_core.packaging.argv_payload import Launcher
-from trainer_core.request import TrainerRequest, TrainJobRequest
-from trainer_core.secrets import SecretRef
 
 #: Prefix of the resource name of a MIG slice.
 MIG_PREFIX = "nvidia.com/mig-"

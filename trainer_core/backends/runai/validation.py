@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from trainer_core import resources
 from trainer_core.backends.runai.manifest import MIG_PREFIX, get_num_nodes
 from trainer_core.backends.runai.runtime_templates import RuntimeTemplate
-from trainer_core.errors import UnsupportedError
+from trainer_core.base import resources
+from trainer_core.base.errors import UnsupportedError
+from trainer_core.base.naming import MAX_LABEL_LENGTH
+from trainer_core.base.validation import RESERVED_TORCH_ENV, check_reserved_env
 from trainer_core.k8s import manifest_common
-from trainer_core.naming import MAX_LABEL_LENGTH
-from trainer_core.request import TrainerRequest, TrainJobRequest
-from trainer_core.validation import RESERVED_TORCH_ENV, check_reserved_env
+from trainer_core.model.request import TrainerRequest, TrainJobRequest
 
 #: Length that Run:ai adds to the name of a workload for the name of its service: ``tw-<name>-0-clusterip``.
 _SERVICE_AFFIX_LENGTH = len("tw--0-clusterip")

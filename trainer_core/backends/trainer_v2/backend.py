@@ -16,9 +16,7 @@ from trainer_core.backends.base import COMMON_OPTIONS
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
 from trainer_core.backends.trainer_v2 import manifest, schema_compat, validation
 from trainer_core.backends.trainer_v2.parse import parse_job
-from trainer_core.config import KubernetesBackendConfig
-from trainer_core.errors import RuntimeNotFoundError, TrainerError
-from trainer_core.jobs import TrainJobRef
+from trainer_core.base.errors import RuntimeNotFoundError, TrainerError
 from trainer_core.k8s import events, initializer_job, labels, manifest_common, resources, runtimes
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError
@@ -28,8 +26,10 @@ from trainer_core.k8s.job_writer import JobWriter
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.pod_state import JOB_LABEL, JOBSET_LABEL
 from trainer_core.k8s.resources import ApiResource
-from trainer_core.request import TrainJobRequest
-from trainer_core.runtimes import Runtime
+from trainer_core.model.config import KubernetesBackendConfig
+from trainer_core.model.jobs import TrainJobRef
+from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.runtimes import Runtime
 
 
 def _build_event_name_patterns(job: JobState) -> Mapping[str, re.Pattern[str]]:

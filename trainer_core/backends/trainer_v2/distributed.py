@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainer_core.errors import UnsupportedError
+from trainer_core.base.errors import UnsupportedError
 from trainer_core.k8s import runtimes
-from trainer_core.request import VOLCANO_QUEUE, Distributed, TrainJobRequest
+from trainer_core.model.request import VOLCANO_QUEUE, Distributed, TrainJobRequest
 
 #: Kinds of `valueFrom` whose value depends on the pod.
 _POD_SOURCES = ("fieldRef", "resourceFieldRef")

@@ -10,15 +10,15 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from trainer_core import torchtune
 from trainer_core.backends.trainer_v2 import distributed, schema_compat
 from trainer_core.backends.trainer_v2.schema_compat import TrainJobSchema
 from trainer_core.k8s import labels, manifest_common, resources, runtimes
 from trainer_core.lifecycle.attempt_memory import apply_attempt_memory
+from trainer_core.model import torchtune
+from trainer_core.model.patches import merge_patches
+from trainer_core.model.request import PATCH_MANAGER, TrainerRequest, TrainJobRequest
 from trainer_core.node import env as node_env
-from trainer_core.options.patches import merge_patches
 from trainer_core.packaging.argv_payload import Launcher
-from trainer_core.request import PATCH_MANAGER, TrainerRequest, TrainJobRequest
 
 CACHE_SCHEME = "cache://"
 #: Volume that initializers and nodes share; admission requires a mount of this name.

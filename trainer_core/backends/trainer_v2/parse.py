@@ -6,13 +6,13 @@ import json
 import math
 from sys import intern
 
-from trainer_core.jobs import ObjectiveReport, Progress
 from trainer_core.k8s import initializer_job, job_state
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.resources import JOBS, TRAINJOBS
+from trainer_core.model.jobs import ObjectiveReport, Progress
+from trainer_core.model.runtimes import RuntimeKind
 from trainer_core.node.objective import OBJECTIVE_METRIC, RUNG_METRIC
-from trainer_core.runtimes import RuntimeKind
 
 _BACKEND = "kubernetes"
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from trainer_core.backends.trainer_v2.backend import fetch_trainjob_schema
 from trainer_core.backends.trainer_v2.schema_compat import TrainJobSchema
-from trainer_core.config import KubernetesBackendConfig
-from trainer_core.errors import TrainerError
+from trainer_core.base.errors import TrainerError
 from trainer_core.k8s import preflight, resources, runtimes
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
@@ -21,6 +20,7 @@ from trainer_core.k8s.rbac import (
     RequiredPermission,
     list_pod_permissions,
 )
+from trainer_core.model.config import KubernetesBackendConfig
 
 PERMISSIONS = (
     RequiredPermission(

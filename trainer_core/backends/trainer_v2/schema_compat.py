@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from trainer_core.errors import BackendUnavailableError, UnsupportedError
+from trainer_core.base.errors import BackendUnavailableError, UnsupportedError
 from trainer_core.k8s import resources
 
 _RUNTIME_PATCHES = "runtimePatches"

@@ -11,17 +11,17 @@ from trainer_core.backends.base import COMMON_OPTIONS
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
 from trainer_core.backends.training_operator import manifest, runtime_templates, validation
 from trainer_core.backends.training_operator.parse import JOB_NAME_LABEL, parse_job, parse_pod
-from trainer_core.config import TrainingOperatorBackendConfig
-from trainer_core.errors import JobNotFoundError
-from trainer_core.jobs import Diagnosis, Outcome, TrainJobRef
+from trainer_core.base.errors import JobNotFoundError
 from trainer_core.k8s import events, initializer_job, manifest_common, resources, runtimes
 from trainer_core.k8s.errors import ForbiddenError, NotFoundError, RejectedError, WriteConflictError
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.pod_state import JOB_LABEL
-from trainer_core.request import TrainJobRequest
-from trainer_core.runtimes import Runtime
+from trainer_core.model.config import TrainingOperatorBackendConfig
+from trainer_core.model.jobs import Diagnosis, Outcome, TrainJobRef
+from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.runtimes import Runtime
 
 
 def _build_event_name_patterns(job: JobState) -> Mapping[str, re.Pattern[str]]:

@@ -6,15 +6,15 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainer_core import resources
 from trainer_core.backends.training_operator import runtime_patches
 from trainer_core.backends.training_operator.parse import MAIN_CONTAINER
-from trainer_core.config import TrainingOperatorBackendConfig
+from trainer_core.base import resources
 from trainer_core.k8s import labels, manifest_common, resources as k8s_resources, runtimes
 from trainer_core.lifecycle.attempt_memory import apply_attempt_memory
-from trainer_core.options.patches import merge_patches
+from trainer_core.model.config import TrainingOperatorBackendConfig
+from trainer_core.model.patches import merge_patches
+from trainer_core.model.request import Distributed, InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.packaging.argv_payload import Launcher
-from trainer_core.request import Distributed, InitializerSource, TrainerRequest, TrainJobRequest
 
 #: Volume that the init containers and the training container of a pod share.
 _INITIALIZER_VOLUME = "initializer"

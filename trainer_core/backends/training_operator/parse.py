@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from sys import intern
 
-from trainer_core.jobs import COMPLETE, FAILED, SUSPENDED
 from trainer_core.k8s import initializer_job, job_state, pod_state, resources
 from trainer_core.k8s.job_state import DEADLINE_EXCEEDED, Condition, JobState, ReplicatedJobStatus
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.pod_state import PodState
 from trainer_core.k8s.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE
+from trainer_core.model.jobs import COMPLETE, FAILED, SUSPENDED
 
 #: Container that trains. The operator requires this name and adds the rendezvous port to it.
 MAIN_CONTAINER = "pytorch"

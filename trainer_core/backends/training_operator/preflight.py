@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from trainer_core.backends.training_operator import runtime_templates
-from trainer_core.config import TrainingOperatorBackendConfig
-from trainer_core.errors import TrainerError
+from trainer_core.base.errors import TrainerError
 from trainer_core.k8s import preflight, resources, runtimes
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError
@@ -22,6 +21,7 @@ from trainer_core.k8s.rbac import (
     RequiredPermission,
     list_pod_permissions,
 )
+from trainer_core.model.config import TrainingOperatorBackendConfig
 
 PERMISSIONS = (
     RequiredPermission(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainer_core.errors import UnsupportedError
+from trainer_core.base.errors import UnsupportedError
 from trainer_core.k8s import runtimes
-from trainer_core.request import VOLCANO_QUEUE
+from trainer_core.model.request import VOLCANO_QUEUE
 
 
 def list_pod_patches(patches: Sequence[Mapping[str, Any]], runtime: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.backends.runtime_files import read_runtime_file
-from trainer_core.errors import BackendUnavailableError, RuntimeNotFoundError
+from trainer_core.base.errors import BackendUnavailableError, RuntimeNotFoundError
+from trainer_core.base.text import shorten
 from trainer_core.k8s import resources, runtimes
-from trainer_core.text import shorten
 
 _log = logging.getLogger(__name__)
 _PACKAGED_FOLDER = Path(__file__).parent / "runtimes"
@@ -41,7 +41,7 @@ def list_raw_runtimes(folder: Path | None) -> list[dict[str, Any]]:
 
 
 def _read_runtimes(path: Path) -> list[dict[str, Any]]:
-    from trainer_core.yaml_documents import parse_yaml  # 20 ms, needed only where runtimes are read
+    from trainer_core.base.yaml_documents import parse_yaml  # 20 ms, needed only where runtimes are read
 
     try:
         documents = parse_yaml(read_runtime_file(path), kubernetes=True)

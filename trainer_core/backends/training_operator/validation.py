@@ -7,10 +7,10 @@ from typing import Any
 
 from trainer_core.backends.training_operator import runtime_patches
 from trainer_core.backends.training_operator.manifest import get_num_nodes
-from trainer_core.errors import InvalidRequestError, UnsupportedError
+from trainer_core.base.errors import InvalidRequestError, UnsupportedError
+from trainer_core.base.validation import RESERVED_TORCH_ENV, check_reserved_env
 from trainer_core.k8s import manifest_common, runtimes
-from trainer_core.request import TrainerRequest, TrainJobRequest
-from trainer_core.validation import RESERVED_TORCH_ENV, check_reserved_env
+from trainer_core.model.request import TrainerRequest, TrainJobRequest
 
 _SCHEMES = ("hf", "s3")
 #: Why a scheme is not supported.

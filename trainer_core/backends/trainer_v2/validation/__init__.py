@@ -13,12 +13,12 @@ from trainer_core.backends.trainer_v2 import distributed
 from trainer_core.backends.trainer_v2.manifest import CACHE_SCHEME, INITIALIZER_VOLUME, build_patches
 from trainer_core.backends.trainer_v2.schema_compat import TrainJobSchema
 from trainer_core.backends.trainer_v2.validation import runtime_patches, torchtune
-from trainer_core.errors import UnsupportedError
+from trainer_core.base.errors import UnsupportedError
+from trainer_core.base.naming import MAX_LABEL_LENGTH
+from trainer_core.base.validation import check_reserved_env
 from trainer_core.k8s import runtimes
 from trainer_core.k8s.manifest_common import PVC_SCHEME, build_trainer_env, check_pvc_uri, check_reserved_metadata
-from trainer_core.naming import MAX_LABEL_LENGTH
-from trainer_core.request import InitializerSource, TrainerRequest, TrainJobRequest
-from trainer_core.validation import check_reserved_env
+from trainer_core.model.request import InitializerSource, TrainerRequest, TrainJobRequest
 
 #: Length of the suffix ``-xxxxx`` that the Job controller appends to the name of a pod.
 _POD_SUFFIX_LENGTH = 6

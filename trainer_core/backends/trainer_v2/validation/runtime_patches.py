@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainer_core.errors import InvalidRequestError, UnsupportedError
+from trainer_core.base.errors import InvalidRequestError, UnsupportedError
 from trainer_core.k8s import runtimes
-from trainer_core.request import VOLCANO_QUEUE
+from trainer_core.model.request import VOLCANO_QUEUE
 
 #: Format of a domain-prefixed path, as the API server validates it.
 _MANAGER = re.compile(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainer_core import resources, torchtune
-from trainer_core.errors import UnsupportedError
+from trainer_core.base import resources
+from trainer_core.base.errors import UnsupportedError
 from trainer_core.k8s import runtimes
-from trainer_core.request import TrainerRequest, TrainJobRequest
+from trainer_core.model import torchtune
+from trainer_core.model.request import TrainerRequest, TrainJobRequest
 
 _COMMAND = ("tune", "run")
 #: Models, as admission derives them from the name of the runtime: torchtune-llama3.2-1b is llama3_2/1B.

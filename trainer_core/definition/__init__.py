@@ -1,0 +1,1 @@
+"""What users write: trainers, initializers, templates and options, until they are a request."""

@@ -1,0 +1,1 @@
+"""What the command, Airflow and Kubeflow Pipelines share: definition files, tables, checks."""

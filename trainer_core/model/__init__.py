@@ -1,0 +1,1 @@
+"""A TrainJob as plain data: request, job, outcome, configuration of a backend."""
