@@ -64,8 +64,11 @@ class Process:
     def signal_first(self, number: int) -> bool:
         """Send a signal to its first process only, as a container runtime that stops a container.
 
-        It has number 1 there: the kernel drops a SIGTERM for which it has no handler. Return whether it was sent.
+        It has number 1 there: the kernel drops a SIGTERM for which it has no handler, and kills the others with it.
+        Return whether it was sent.
         """
+        if number == signal.SIGKILL:
+            self.signal(number)
         if number == signal.SIGTERM and not _handles(self._process.pid, number):
             return False
         with contextlib.suppress(ProcessLookupError, PermissionError):
