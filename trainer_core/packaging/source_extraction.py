@@ -36,8 +36,8 @@ _LOADS = {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
 _JUMPS = {*dis.hasjrel, *dis.hasjabs}
 _READS_ANNOTATIONS = {"__annotations__", "get_annotations", "get_type_hints", "signature", "getfullargspec"}
 _LAZY_FLAG = __future__.annotations.compiler_flag
-#: The address of an object, or the functions around one, in its repr.
-_PLACE = re.compile(r" at 0x[0-9a-fA-F]+|[\w.<>]*<locals>\.")
+#: The address of an object, or the functions around one, in its repr. Each word is tried once: reprs can be long.
+_PLACE = re.compile(r" at 0x[0-9a-fA-F]+|(?<![\w.<>])[\w.<>]*<locals>\.")
 _REMEDY = (
     'or send its files with code="path/to/project", or use packaging="reference" (a module that is installed in the '
     'job) or packaging="cloudpickle"'
