@@ -119,19 +119,19 @@ def test_the_oracle_notices_a_mistake_of_one_line(tmp_path, mistake):
 #: Mistakes in the values of a job, and the tests of values that notice them.
 VALUE_MISTAKES = {
     "None becomes a text": (
-        "packaging/func_args.py",
+        "model/func_args.py",
         "known in _NULLS)):\n        return None\n",
         "known in _NULLS)):\n        return str(known)\n",
         "cli/test_values_of_arguments.py",
     ),
     "an earlier metric is taken": (
-        "jobs.py",
+        "model/jobs.py",
         "found = {**(reported or {}), **jsonable.extract_metrics(result)}",
         "found = {**jsonable.extract_metrics(result), **(reported or {})}",
         "unit/test_result_values.py",
     ),
     "a metric that is no number is filled from a report": (
-        "jobs.py",
+        "model/jobs.py",
         "found = {**(reported or {}), **jsonable.extract_metrics(result)}",
         "found = {**(reported or {}), **{k: v for k, v in jsonable.extract_metrics(result).items() if v}}",
         "unit/test_result_values.py",

@@ -30,6 +30,8 @@ PACKAGES = "packages.json"
 WAITING = "trainjob: this node waits for the other nodes"
 #: Seconds between two such lines.
 _PATIENCE = 50.0
+#: Signals that are passed on; torchrun would be ended by the others.
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 #: Seconds from SIGTERM to SIGKILL for a node that has stalled and saves no checkpoints.
 _GRACE = 3.0
 _BOOTSTRAP = "trainer_core/node/bootstrap.py"
@@ -104,7 +106,7 @@ def _watch(
             child.kill()
             os._exit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _PASSED_ON[: 2 if is_torchrun else None]:
         signal.signal(number, stop)
     due = time.monotonic() + _PATIENCE
     while True:
