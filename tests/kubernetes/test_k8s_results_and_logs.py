@@ -240,4 +240,4 @@ def test_the_log_of_the_run_after_a_failed_one_does_not_explain_it():
         after = reader.observe_state(job, [failed], ref)
 
     reasons = [each.pending_failure.diagnosis.reason for each in (before, after)]
-    assert reasons == ["a training process was killed by SIGKILL (often for lack of memory)"] * 2
+    assert reasons == ["it ended with exit code 1; its last line: Signal 9 (SIGKILL) received by PID 7"] * 2

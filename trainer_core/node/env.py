@@ -76,6 +76,9 @@ RECORD_LIMIT = 4096
 
 def keep() -> Callable[[], None]:
     """Return a function that gives the variables of the node the values that they have now."""
+    if os.environ.get(RESULT_URI) and "://" not in os.environ[RESULT_URI]:
+        # A relative path stays relative to the folder in which the process was started.
+        os.environ[RESULT_URI] = os.path.abspath(os.environ[RESULT_URI])
     before = {name: value for name, value in os.environ.items() if _is_of_node(name)}
 
     def restore() -> None:

@@ -18,8 +18,6 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from . import env
-
 #: Folders of the user's files in this process, with a separator at the end.
 folders: list[str] = []
 
@@ -79,9 +77,6 @@ def _write(content: dict[str, Any], folder: str) -> None:
 
 def enter(folder: str, roots: list[str]) -> None:
     """Change to a folder of files and import from it."""
-    if os.environ.get(env.RESULT_URI) and "://" not in os.environ[env.RESULT_URI]:
-        # A relative path stays relative to the folder in which the process was started.
-        os.environ[env.RESULT_URI] = os.path.abspath(os.environ[env.RESULT_URI])
     folder = os.path.realpath(folder)  # As in the file names of modules that are imported from the working directory.
     places = [os.path.normpath(os.path.join(folder, root)) for root in roots]
     sys.path[:0] = [place for place in places if place not in sys.path]
