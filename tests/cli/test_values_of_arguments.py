@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import random
 
 import odd_values
 import pytest
@@ -134,7 +135,8 @@ def test_a_job_gets_the_value_and_type_of_a_plain_call(client, trainjob, tmp_pat
 def test_a_value_that_the_signature_does_not_take_is_refused_before_anything_is_created(client, read, model, values):
     module = importlib.import_module("odd_training")
 
-    for function, value in odd_values.refused(list(odd_values.each_case(model, values))):
+    cases = list(odd_values.refused(list(odd_values.each_case(model, values))))
+    for function, value in random.Random(1).sample(cases, 60):
         trainer = {"func": getattr(module, function), "func_args": read(value)}
         with pytest.raises(ValueError, match=r"^(func_args\.)?x: .* is not an? \w+ \(one_\d+\(x: "):
             build_definition_request(client, {"runtime": "python", "trainer": trainer})
