@@ -136,7 +136,7 @@ def test_a_value_that_the_signature_does_not_take_is_refused_before_anything_is_
     module = importlib.import_module("odd_training")
 
     cases = list(odd_values.refused(list(odd_values.each_case(model, values))))
-    for function, value in random.Random(1).sample(cases, 60):
+    for function, value in random.Random(1).sample(cases, 60):  # noqa: S311
         trainer = {"func": getattr(module, function), "func_args": read(value)}
         with pytest.raises(ValueError, match=r"^(func_args\.)?x: .* is not an? \w+ \(one_\d+\(x: "):
             build_definition_request(client, {"runtime": "python", "trainer": trainer})
