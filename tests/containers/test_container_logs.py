@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
 
 import pytest
-from container_jobs import running
+from container_jobs import exited, running
 from hypothesis import given, strategies as st
 
 from trainer_core.backends.container.engine import EngineRequestError
-from trainer_core.backends.container.logs import ContainerLogCursor, ProgressReader, find_tail_cursor, read_lines
+from trainer_core.backends.container.logs import (
+    ContainerLogCursor,
+    LogReader,
+    LogStream,
+    ProgressReader,
+    find_tail_cursor,
+)
 
 OUT, ERR = 1, 2
 
@@ -25,6 +32,11 @@ def podman_frames(lines):
 
 def docker_frames(lines):
     return [frame(second, f"{line}\n") for second, line in lines]
+
+
+def read_lines(frames, cursor, ended, limit):
+    """Read a part of a log with one request."""
+    return LogStream(frames, cursor, ended).read(limit)
 
 
 def read_all(frames, limit, ended=True):
@@ -109,15 +121,22 @@ def test_a_progress_bar_keeps_its_last_state_and_no_carriage_return():
 
 
 class OneLog:
-    """Engine of one container, whose log is None once it is removed."""
+    """Engine of one container, whose log is None once it is removed. Counts the frames that it returns."""
 
-    def __init__(self, *frames):
-        self.frames = list(frames)
+    def __init__(self, *frames, seconds=0):
+        self.frames, self.seconds, self.returned = list(frames), seconds, 0
+
+    def now(self):
+        return datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=self.seconds)
 
     def stream_log(self, container, since, tail=None):
         if self.frames is None:
             raise EngineRequestError("no such container", "unix:///engine.sock")
-        return iter(self.frames)
+        for each in self.frames[-(tail or 0) :]:
+            written = datetime.fromisoformat(each[1].partition(b" ")[0].decode().replace("Z", "+00:00"))
+            if written.timestamp() >= since:
+                self.returned += 1
+                yield each
 
 
 def test_the_last_progress_stays_when_other_lines_follow_and_when_the_container_is_removed():
@@ -130,6 +149,39 @@ def test_the_last_progress_stays_when_other_lines_follow_and_when_the_container_
     assert reader.read(node).step == 5
     engine.frames = None
     assert reader.read(node).step == 5
+
+
+@pytest.mark.parametrize("node", [running("node-0"), exited("node-0")])
+def test_a_log_that_is_read_in_chunks_is_requested_at_most_twice(node):
+    engine = OneLog(*docker_frames([(7, str(number)) for number in range(1000)]))
+    reader, found, cursor, complete = LogReader(engine), [], ContainerLogCursor(), False
+    while not complete:
+        read = reader.read(node, cursor, False, 3)
+        found, cursor, complete = found + read.lines, read.cursor, read.complete
+    assert found == [str(number) for number in range(1000)]
+    assert engine.returned <= 2 * len(engine.frames)
+
+
+def test_lines_that_were_written_after_a_request_are_read_when_the_container_has_exited():
+    engine = OneLog(*docker_frames([(1, "a"), (1, "b"), (1, "c")]))
+    reader = LogReader(engine)
+    first = reader.read(running("node-0"), ContainerLogCursor(), False, 2)
+    engine.frames.append(frame(2, "the end"))
+    rest = reader.read(exited("node-0"), first.cursor, True, 9)
+    assert (first.lines, rest.lines, rest.complete) == (["a", "b"], ["c", "the end"], True)
+
+
+def test_a_log_without_new_lines_is_not_read_again():
+    engine, node = OneLog(*docker_frames([(7, "a")] * 1000), seconds=8), running("node-0")
+    reader = ProgressReader(engine)
+    reader.read(node)
+    engine.seconds, engine.returned = 90, 0
+    reader.read(node)
+    assert engine.returned == 1000
+    reader.read(node)
+    engine.frames += docker_frames([(90, '[trainjob:progress] {"step": 3}')])
+    assert reader.read(node).step == 3
+    assert engine.returned == 1001
 
 
 def test_a_line_of_the_other_stream_is_not_joined_with_an_unfinished_line():
@@ -150,11 +202,17 @@ def test_no_line_is_lost_or_repeated_for_any_sequence_of_reads(gaps, steps):
         second += gap * 4
         lines.append((second, text))
     written = [piece for line in lines for piece in podman_frames([line])]
-    found, place = [], ContainerLogCursor()
+    found, place, engine = [], ContainerLogCursor(), OneLog()
+    processes = [LogReader(engine), LogReader(engine)]
     for count in range(len(written) + 1):
-        most = steps[count % len(steps)]
-        read = read_lines(written[:count], place, ended=False, limit=most)
+        most, reader = steps[count % len(steps)], processes[steps[count // 2 % len(steps)] % 2]
+        engine.frames, engine.seconds = written[:count], second_of(written[:count]) + 3 * most
+        read = reader.read(running("node-0"), place, False, most)
         found, place = found + read.lines, read.cursor
-    while not (read := read_lines(written, place, ended=True, limit=7)).complete or read.lines:
+    while not (read := processes[0].read(exited("node-0"), place, True, 7)).complete or read.lines:
         found, place = found + read.lines, read.cursor
     assert found == [text for _, text in lines]
+
+
+def second_of(frames):
+    return int(frames[-1][1][17:19]) + 60 * int(frames[-1][1][14:16]) if frames else 0

@@ -193,29 +193,29 @@ def test_the_names_of_two_jobs_never_collide():
     assert names.claim_volume("a-b", "c") != names.claim_volume("a", "b-c")
 
 
-def test_a_result_that_the_engine_does_not_return_is_noted_in_the_outcome():
-    class Engine:
-        def read_file(self, container, path):
-            raise EngineRequestError("input/output error", "unix:///podman.sock")
-
-        def stream_log(self, *_):
-            return iter(())
-
-    job = with_containers(build_job(), exited("node-0"))
-    ended = outcome.build_complete_entry(job, Engine())["outcome"]
-    assert (ended["status"], ended["result"]) == ("Complete", None)
-    assert ended["result_note"].startswith("the result cannot be read from container digits-node-0: ")
-    assert "input/output error" in ended["result_note"]
-
-
 class NoLog:
     """An engine with neither logs nor files."""
 
     def read_file(self, container, path):
         return None
 
+    def now(self):
+        return at(60)
+
     def stream_log(self, *_):
         return iter(())
+
+
+def test_a_result_that_the_engine_does_not_return_is_noted_in_the_outcome():
+    class Engine(NoLog):
+        def read_file(self, container, path):
+            raise EngineRequestError("input/output error", "unix:///podman.sock")
+
+    job = with_containers(build_job(), exited("node-0"))
+    ended = outcome.build_complete_entry(job, Engine())["outcome"]
+    assert (ended["status"], ended["result"]) == ("Complete", None)
+    assert ended["result_note"].startswith("the result cannot be read from container digits-node-0: ")
+    assert "input/output error" in ended["result_note"]
 
 
 def test_a_copy_that_failed_is_diagnosed_with_its_error_and_log():

@@ -23,9 +23,9 @@ from trainer_core.backends.container import (
     reconcile,
     supervisor,
 )
-from trainer_core.backends.container.engine import Engine, EngineNotFoundError
-from trainer_core.backends.container.job_journal import Container, ContainerJob
-from trainer_core.backends.container.logs import ContainerLogCursor, LogRead, ProgressReader, read_lines
+from trainer_core.backends.container.engine import Engine
+from trainer_core.backends.container.job_journal import ContainerJob
+from trainer_core.backends.container.logs import ContainerLogCursor, LogReader, ProgressReader
 from trainer_core.backends.container.plan import render_plan, strip_commands
 from trainer_core.backends.container.runner import stop_containers
 from trainer_core.backends.container.runtimes import RuntimeCatalog
@@ -90,6 +90,10 @@ class ContainerBackend(Backend):
     @cached_property
     def _store(self) -> JobStore:
         return JobStore(self._engine, self._config.namespace)
+
+    @cached_property
+    def _log_reader(self) -> LogReader:
+        return LogReader(self._engine)
 
     @cached_property
     def _progress_reader(self) -> ProgressReader:
@@ -178,14 +182,14 @@ class ContainerBackend(Backend):
                 job = self._store.get(ref)
             except JobNotFoundError:
                 return
-            is_final = not follow or job.outcome is not None
-            lines, cursor, complete = self._read_step(job, step, cursor, is_final, MAX_LOG_LINES)
-            yield from lines
-            if complete and is_final:
+            is_final, complete = not follow or job.outcome is not None, False
+            while not complete:
+                lines, cursor, complete = self._read_step(job, step, cursor, is_final, MAX_LOG_LINES)
+                yield from lines
+            if is_final:
                 return
-            if complete:
-                self._ensure_supervised(job)
-                time.sleep(_POLL_SECONDS)
+            self._ensure_supervised(job)
+            time.sleep(_POLL_SECONDS)
 
     def tail(
         self,
@@ -220,20 +224,12 @@ class ContainerBackend(Backend):
                 continue
             position = position if container.run == run else ContainerLogCursor()
             run = container.run
-            read = self._read_container(container, position, job_ended, limit - len(lines))
+            read = self._log_reader.read(container, position, job_ended, limit - len(lines))
             lines += read.lines
             position = read.cursor
             if not read.complete:
                 return lines, {"run": run, **position.to_dict()}, False
         return lines, {"run": run, **position.to_dict()}, True
-
-    def _read_container(self, container: Container, cursor: ContainerLogCursor, job_ended: bool, limit: int) -> LogRead:
-        try:
-            frames = self._engine.stream_log(container.id, cursor.since)
-            return read_lines(frames, cursor, job_ended or container.has_exited, limit)
-        except EngineNotFoundError:
-            # The container was removed, and its log with it.
-            return read_lines((), cursor, job_ended, limit)
 
     def events(self, ref: TrainJobRef) -> list[Event]:
         return observations.list_events(self._store.get(ref))

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 
-from trainer_core.backends.container.engine import Engine, EngineRequestError, Frame
+from trainer_core.backends.container.engine import Engine, EngineNotFoundError, EngineRequestError, Frame
 from trainer_core.backends.container.job_journal import Container
 from trainer_core.backends.container.timestamps import parse_time
 from trainer_core.model.jobs import Progress
@@ -23,10 +26,14 @@ from trainer_core.model.logs import LogLine, find_last_progress
 
 #: The engine's clock may be set back by less than this without losing lines.
 _MARGIN_SECONDS = 5
+#: An engine that has returned everything returns no line later that is older than this.
+_SETTLED_SECONDS = 60
 #: A longer line is returned in pieces before it is complete.
 _MAX_LINE_BYTES = 65_536
 #: Number of lines before the end of a log in which a progress report is searched, and that one search reads.
 _PROGRESS_LINES = 20_000
+#: Number of requests that are kept for a next read. Each holds a connection.
+_MAX_OPEN_STREAMS = 8
 
 
 @dataclass(frozen=True)
@@ -45,12 +52,12 @@ class ContainerLogCursor:
         return cls(*(int(data.get(name, 0)) for name in ("since", "pieces", "first")))
 
     def to_dict(self) -> dict[str, int]:
-        return {"since": self.since, "pieces": self.pieces, "first": self.first}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
 class LogRead:
-    """Result of `read_lines`."""
+    """Lines of a log, and the position after them."""
 
     lines: list[str]
     cursor: ContainerLogCursor
@@ -58,42 +65,63 @@ class LogRead:
     complete: bool
 
 
+class LogReader:
+    """Reads logs, and keeps a request with more lines than were asked for: a next request would begin a second earlier.
+
+    Without that, a log whose lines were written in few seconds would be transferred again for each chunk of lines.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._open: OrderedDict[tuple[str, ContainerLogCursor], LogStream] = OrderedDict()
+
+    def read(self, container: Container, cursor: ContainerLogCursor, ended: bool, limit: int) -> LogRead:
+        """Return the lines of a container after a cursor; none if the container was removed, and its log with it."""
+        ended = ended or container.has_exited
+        stream, read = self._open.pop((container.id, cursor), None), LogRead([], cursor, True)
+        try:
+            if stream:
+                read = stream.read(limit)
+            if read.complete and not (stream and stream.is_final):
+                # A kept request does not return what was written after it.
+                stream, lines = self._request(container, read.cursor, ended), read.lines
+                read = stream.read(limit - len(lines))
+                read = LogRead(lines + read.lines, read.cursor, read.complete)
+        except EngineNotFoundError:
+            return read
+        if stream and not read.complete:
+            self._open[container.id, read.cursor] = stream
+            if len(self._open) > _MAX_OPEN_STREAMS:
+                self._open.popitem(last=False)
+        return read
+
+    def _request(self, container: Container, cursor: ContainerLogCursor, is_final: bool) -> LogStream:
+        settled = int(self._engine.now().timestamp()) - _SETTLED_SECONDS
+        return LogStream(self._engine.stream_log(container.id, cursor.since), cursor, is_final, settled)
+
+    def read_last(self, container: Container, num_lines: int) -> list[str]:
+        """Return the last lines of a container's log; empty if the log was removed."""
+        try:
+            cursor = find_tail_cursor(self._engine.stream_log(container.id, 0, num_lines), num_lines)
+            frames = self._engine.stream_log(container.id, cursor.since)
+            lines = LogStream(frames, cursor, is_final=True).read(sys.maxsize).lines
+        except EngineRequestError:
+            return []
+        # Carriage returns of a progress bar separate lines too.
+        return "\n".join(lines).splitlines()[-num_lines:]
+
+
 def find_tail_cursor(frames: Iterable[Frame], num_lines: int) -> ContainerLogCursor:
     """Return a cursor with at least this number of lines after it; the start of a log that has fewer."""
-    seconds = [second for _, second, _ in _parse_frames(frames, 0)]
+    seconds = [_split_time(frame)[0] for _, frame in frames]
     return ContainerLogCursor(min(seconds) if len(seconds) >= num_lines else 0)
-
-
-def read_lines(frames: Iterable[Frame], cursor: ContainerLogCursor, ended: bool, limit: int) -> LogRead:
-    assembler = _LineAssembler(cursor)
-    complete = True
-    for stream, second, piece in _parse_frames(frames, cursor.since):
-        if len(assembler.lines) >= limit:
-            complete = False
-            break
-        assembler.add(stream, second, piece)
-    if ended and complete:
-        assembler.end_line()
-    return LogRead(assembler.lines, assembler.get_cursor(), complete)
-
-
-def read_last_lines(engine: Engine, container: Container, num_lines: int) -> list[str]:
-    """Return the last lines of a container's log; empty if the log was removed."""
-    try:
-        cursor = find_tail_cursor(engine.stream_log(container.id, 0, num_lines), num_lines)
-        frames = engine.stream_log(container.id, cursor.since)
-        lines = read_lines(frames, cursor, ended=True, limit=sys.maxsize).lines
-    except EngineRequestError:
-        return []
-    # Carriage returns of a progress bar separate lines too.
-    return "\n".join(lines).splitlines()[-num_lines:]
 
 
 class ProgressReader:
     """Finds the last progress report in the logs of containers, and reads each part of a log only once."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._engine, self._reader = engine, LogReader(engine)
         self._known: dict[str, tuple[ContainerLogCursor, Progress | None]] = {}
 
     def read(self, container: Container) -> Progress | None:
@@ -104,8 +132,7 @@ class ProgressReader:
             if cursor is None:
                 frames = self._engine.stream_log(container.id, 0, _PROGRESS_LINES)
                 cursor = find_tail_cursor(frames, _PROGRESS_LINES)
-            frames = self._engine.stream_log(container.id, cursor.since)
-            read = read_lines(frames, cursor, container.has_exited, limit)
+            read = self._reader.read(container, cursor, False, limit)
         except EngineRequestError:
             # The container was removed, and its log with it.
             return progress
@@ -114,60 +141,90 @@ class ProgressReader:
         return progress
 
 
-def _parse_frames(frames: Iterable[Frame], since: int) -> Iterator[tuple[int, int, bytes]]:
-    for stream, frame in frames:
-        time, _, piece = frame.partition(b" ")
-        second = int(parse_time(time.decode("ascii", "replace")).timestamp())
-        if second >= since:
-            yield stream, second, piece
+@lru_cache(maxsize=64)
+def _parse_second(second: bytes, zone: bytes) -> int:
+    return int(parse_time((second + zone).decode("ascii", "replace")).timestamp())
+
+
+def _split_time(frame: bytes) -> tuple[int, bytes]:
+    """Return the second of a frame, and its text."""
+    time, _, piece = frame.partition(b" ")
+    return _parse_second(time[:19], time[19:].lstrip(b".0123456789")), piece
 
 
 def _get_checksum(second: int, piece: bytes) -> int:
     return zlib.crc32(piece, second & 0xFFFFFFFF)
 
 
-class _LineAssembler:
-    """Joins frames to lines, and counts the frames for the cursor."""
+class LogStream:
+    """Joins the frames of one request to lines, and counts the frames for the cursor."""
 
-    def __init__(self, start: ContainerLogCursor) -> None:
-        self.lines: list[str] = []
-        self._start = start
+    def __init__(self, frames: Iterable[Frame], start: ContainerLogCursor, is_final: bool, settled: int = 0) -> None:
+        #: Whether no line can follow these.
+        self.is_final = is_final
+        self._frames, self._kept = iter(frames), list[Frame]()
+        self._start, self._settled = start, settled
         self._num_to_skip = start.pieces
-        #: Seconds and checksums of the frames whose lines are complete.
-        self._read: list[tuple[int, int]] = []
+        self._lines: list[str] = []
+        #: The second of the cursor, and of the last frame whose line is complete.
+        self._since = self._last = start.since
+        #: Number of the frames whose lines are complete and checksum of the first one, by second.
+        self._read: dict[int, tuple[int, int]] = {}
         #: Frames of the unfinished line.
         self._open: list[tuple[int, bytes]] = []
         self._size = 0
         self._stream: int | None = None
 
-    def add(self, stream: int, second: int, piece: bytes) -> None:
+    def read(self, limit: int) -> LogRead:
+        """Return the next lines."""
+        self._lines = lines = list[str]()
+        kept, self._kept = self._kept, []
+        for stream, frame in chain(kept, self._frames):
+            if len(lines) >= limit:
+                self._kept = [(stream, frame)]
+                return LogRead(lines, self._get_cursor(self._last), False)
+            second, piece = _split_time(frame)
+            if second >= self._start.since:
+                self._add(stream, second, piece)
+        if self.is_final:
+            self._end_line()
+        return LogRead(lines, self._get_cursor(max(self._last, self._settled)), True)
+
+    def _add(self, stream: int, second: int, piece: bytes) -> None:
         if self._num_to_skip and not self._read and _get_checksum(second, piece) != self._start.first:
             self._num_to_skip = 0  # The engine has rotated the log.
         if self._num_to_skip:
             self._num_to_skip -= 1
-            self._read.append((second, _get_checksum(second, piece)))
+            self._count(second, piece)
             return
         if stream != self._stream:
             # An unfinished line of the other stream may never be finished, so it ends here.
-            self.end_line()
+            self._end_line()
             self._stream = stream
         self._open.append((second, piece))
         self._size += len(piece)
         if piece.endswith(b"\n") or self._size > _MAX_LINE_BYTES:
-            self.end_line()
+            self._end_line()
 
-    def end_line(self) -> None:
+    def _count(self, second: int, piece: bytes) -> None:
+        number, first = self._read.get(second) or (0, _get_checksum(second, piece))
+        self._read[second] = number + 1, first
+        self._last = second
+
+    def _end_line(self) -> None:
         if not self._open:
             return
-        data = b"".join(piece for _, piece in self._open)
-        self._read += [(second, _get_checksum(second, piece)) for second, piece in self._open]
+        for second, piece in self._open:
+            self._count(second, piece)
+        data = b"".join([piece for _, piece in self._open])
         written, self._open, self._size = self._open[0][0], [], 0
         text = data.decode("utf-8", "replace").removesuffix("\n")
-        self.lines += [LogLine(line.rstrip("\r"), written) for line in text.split("\n")]
+        self._lines += [LogLine(line.rstrip("\r"), written) for line in text.split("\n")]
 
-    def get_cursor(self) -> ContainerLogCursor:
+    def _get_cursor(self, reached: int) -> ContainerLogCursor:
         """Return a cursor whose second is as late as possible, so that little is read again."""
-        reached = self._open[0][0] if self._open else (self._read[-1][0] if self._read else self._start.since)
-        since = max(self._start.since, reached - _MARGIN_SECONDS)
-        checksums = [checksum for second, checksum in self._read if second >= since]
-        return ContainerLogCursor(since, len(checksums), checksums[0] if checksums else 0)
+        reached = self._open[0][0] if self._open else reached
+        self._since = max(self._since, reached - _MARGIN_SECONDS)
+        self._read = {second: count for second, count in self._read.items() if second >= self._since}
+        counts = list(self._read.values())
+        return ContainerLogCursor(self._since, sum(number for number, _ in counts), counts[0][1] if counts else 0)

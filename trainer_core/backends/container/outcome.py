@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from trainer_core.backends.container import job_journal, names, observations
 from trainer_core.backends.container.engine import Engine, EngineRequestError
 from trainer_core.backends.container.job_journal import Container, ContainerJob
-from trainer_core.backends.container.logs import ProgressReader, read_last_lines
+from trainer_core.backends.container.logs import LogReader, ProgressReader
 from trainer_core.backends.container.plan import COPY, FETCH, NODE
 from trainer_core.backends.container.reconcile import Fail
 from trainer_core.backends.container.timestamps import format_time
@@ -90,7 +90,7 @@ def collect_facts(job: ContainerJob, engine: Engine, failure: Fail) -> Facts:
 
 def _collect_timeout_facts(job: ContainerJob, engine: Engine, step: str) -> StepFacts:
     container = job.get_current_container(step)
-    log = read_last_lines(engine, container, _TAIL_LINES) if container else []
+    log = LogReader(engine).read_last(container, _TAIL_LINES) if container else []
     message = f"it did not end within {job.plan['initializer_timeout']} s (initializer_timeout)"
     # The error is given explicitly, because the last line of the log is not the reason for the failure.
     return StepFacts(step, error_type="TimeoutError", error_message=message, log_tail=log)
@@ -102,7 +102,7 @@ def _collect_step_facts(job: ContainerJob, engine: Engine, each: Container) -> S
         _read_termination_record(job, engine, each),
         exit_code=each.exit_code,
         node=each.name,
-        log_tail=read_last_lines(engine, each, _TAIL_LINES),
+        log_tail=LogReader(engine).read_last(each, _TAIL_LINES),
         out_of_memory=each.out_of_memory,
         message=each.message,
     )
