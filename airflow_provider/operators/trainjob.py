@@ -651,17 +651,20 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
         xcom.log_outcome(self.log, outcome, log_is_written)
         try:
             self._is_waiting = True
-            if not self.hook.client.wait_for_restart(outcome):
-                return None
+            attempts = self.hook.client.attempts(outcome.job, submit=lambda _: self._start_next(ti))
+            following = attempts.start_next(outcome)
         except TrainerError as error:
             raise build_unreachable(outcome.job, error) from error
         finally:
             self._is_waiting = False
-        following = self._start_job(ti)
-        if following == outcome.job:
+        if following is None:
             return None
         self.outcome = None
         return following
+
+    def _start_next(self, ti: Any) -> TrainJobRef:
+        self._is_waiting = False
+        return self._start_job(ti)
 
     def _raise_interrupted(self, ref: TrainJobRef) -> NoReturn:
         if self._kill_result == "cancelled":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -58,7 +57,7 @@ def initialize(
     add_run_labels(request, run.id, on_kill)
     owned = build_request(request, job_name, artifact.uri, slug=role)
     with submit_job(client, owned, on_kill, run) as ref, bind_to_run(client, ref, run, on_kill):
-        outcome = wait_for_job(client, ref, time.monotonic() + timeout if timeout else None, MetricHistory())
+        outcome = wait_for_job(client, next(iter(client.attempts(ref, timeout=timeout or None))), MetricHistory())
     task.write("job", ref.to_dict())
     task.write("status", outcome.status)
     task.write("result", dict(outcome.artifacts))

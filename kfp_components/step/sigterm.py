@@ -146,18 +146,23 @@ def _find_reason_to_keep(client: TrainerClient, on_kill: str, run: Run) -> str |
     return None if has_ended else "the run was not terminated; the next try of this step attaches to the job"
 
 
-@contextmanager
-def submit_again(client: TrainerClient, outcome: Outcome, on_kill: str, run: Run) -> Iterator[TrainJobRef]:
-    """Do what `submit_job` does with the next attempt of a job that its RestartPolicy starts again; yield its ref.
+def submit_next(
+    held: ExitStack, client: TrainerClient, request: TrainJobRequest | None, on_kill: str, run: Run, ended: Outcome
+) -> TrainJobRef:
+    """Do what `submit_job` does with the attempt after an ended one, until `held` is closed; return its ref.
 
-    It is the ended job if the policy allows no further attempt after all, as when it was deleted.
+    `request` is that of a step that has submitted it: it has tokens that are not stored. A job without an owner has the
+    names of its attempts by what is stored.
     """
-    with ExitStack() as stack:
 
-        def submit(request: TrainJobRequest, *, before_create: Callable[[], None] | None = None) -> TrainJobRef:
-            return stack.enter_context(submit_job(client, request, on_kill, run, before_create))
+    def submit(next_request: TrainJobRequest, *, before_create: Callable[[], None] | None = None) -> TrainJobRef:
+        return held.enter_context(submit_job(client, next_request, on_kill, run, before_create))
 
-        yield client.start_again(outcome, submit=submit) or outcome.job
+    if request is not None and request.owner is not None:
+        return submit(request.without_lookup())
+    from trainer_core.client.attempts import start_next_attempt  # Only after a failure.
+
+    return start_next_attempt(client.backend, submit, ended.job, is_new_budget=ended.restarts is None)
 
 
 @contextmanager

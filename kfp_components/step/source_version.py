@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 
-from kfp_components.step.client import IN_CONTAINER, ride_out
+from kfp_components.step.client import IN_CONTAINER, LIMIT_SECONDS
 from kfp_components.step.executor_input import Task
 from kfp_components.step.initializer_source import KFP_STORE_KEYS, convert_to_s3
 from trainer_core.base.errors import InvalidRequestError
+from trainer_core.base.retries import read_limit, repeat_while_failing
 from trainer_core.base.secrets import redact
 
 
@@ -38,7 +40,7 @@ def look(
     try:
         fetch_settings = settings.FetchSettings.from_env(role, {**around, **converted["env"], **asked})
         files = schemes.create_source(fetch_settings)
-        seen = ride_out(files.list_files, _is_busy)
+        seen = repeat_while_failing(files.list_files, _is_busy, read_limit(LIMIT_SECONDS), _report)
     except source.FetchError as error:
         raise InvalidRequestError(str(error)) from error
     print(f"{storage_uri}: {len(seen.files)} files, {seen.size} bytes, version {seen.digest}")
@@ -48,3 +50,7 @@ def look(
 def _is_busy(error: Exception) -> bool:
     """Return whether a store may answer later. The class of the error is loaded by those who fetch alone."""
     return bool(getattr(error, "retryable", False))
+
+
+def _report(error: Exception, remaining: float) -> None:
+    print(f"repeated for {remaining:.0f} s: {error}", file=sys.stderr)

@@ -59,7 +59,7 @@ def train(task: Task) -> None:
     inputs = JobInputs(**task.get_arguments(JobInputs))
     client = create_client(inputs.backend, inputs.backend_config)
     request, run = build_task_request(task, client, inputs, waiting.on_kill)
-    follow_attempts(task, client, submit_job(client, request, waiting.on_kill, run), lambda ref: request, run, waiting)
+    follow_attempts(task, client, submit_job(client, request, waiting.on_kill, run), request, run, waiting)
 
 
 def submit(task: Task) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from kfp_components.step import outputs
 from kfp_components.step.client import open_job
@@ -20,7 +20,7 @@ from kfp_components.step.executor_input import Task
 from kfp_components.step.failure import print_diagnosis
 from kfp_components.step.metric_history import MetricHistory
 from kfp_components.step.owner_reference import Run, bind_to_run, find_run
-from kfp_components.step.sigterm import ON_KILL, attach_job, submit_again, submit_job
+from kfp_components.step.sigterm import ON_KILL, attach_job, submit_next
 from trainer_core.base import validation
 from trainer_core.base.errors import InvalidRequestError, TrainerError
 from trainer_core.client import TrainerClient
@@ -30,6 +30,10 @@ from trainer_core.model.jobs import Observation, Outcome, TrainJobRef
 from trainer_core.model.readable_log import ReadableLog
 from trainer_core.model.request import TrainJobRequest
 from trainer_core.model.resource_use import strip_resource_report
+from trainer_core.model.restart_rules import RestartRules
+
+if TYPE_CHECKING:
+    from trainer_core.client.attempts import Attempt
 
 #: Steps whose log is printed. Further nodes print much the same; `trainjob logs` shows them.
 _PRINTED_STEPS = ("dataset-initializer", "model-initializer", "node-0")
@@ -70,40 +74,41 @@ def wait(
     client, ref = open_job(job, backend_config)
     run = find_run(client, run_id)
     attached = attach_job(client, ref, inputs.on_kill, run)
-    follow_attempts(task, client, attached, client.get_job_request, run, inputs, ref_output="last_job")
+    follow_attempts(task, client, attached, None, run, inputs, ref_output="last_job")
 
 
 def follow_attempts(
     task: Task,
     client: TrainerClient,
     job: AbstractContextManager[TrainJobRef],
-    get_request: Callable[[TrainJobRef], TrainJobRequest],
+    request: TrainJobRequest | None,
     run: Run,
     inputs: WaitInputs,
     ref_output: str = "job",
 ) -> None:
-    """Wait for a TrainJob, submit its next attempts while a retry can help, and write the last one's outputs."""
+    """Wait for a TrainJob and its next attempts, and write the last one's outputs.
+
+    `request` is that of a step that has submitted the job, None for a step that only waits.
+    """
     history = MetricHistory()
-    deadline = time.monotonic() + inputs.timeout if inputs.timeout else None
-    while True:
-        with job as ref:
-            outputs.write_ref(task, ref, ref_output)
-            with bind_to_run(client, ref, run, inputs.on_kill):
-                outcome = wait_for_job(client, ref, deadline, history)
-        if client.wait_for_restart(outcome, _get_remaining(deadline)):
-            print_diagnosis(outcome)
-            job = submit_again(client, outcome, inputs.on_kill, run)
-            continue
-        if inputs.attempts == 1 or outcome.diagnosis is None or not outcome.diagnosis.retryable:
-            break
-        request = get_request(ref)
-        done = _count_attempts(client, request, ref)
-        if done is None or done >= inputs.attempts:
-            break
-        print_diagnosis(outcome)
-        print(f"attempt {done} of {inputs.attempts} failed; the next one starts in {inputs.backoff} s")
-        time.sleep(inputs.backoff)
-        job = submit_job(client, request, inputs.on_kill, run)
+    with ExitStack() as held:
+        ref = held.enter_context(job)
+        retries = _count_retries(client, request, ref, inputs.attempts)
+        for attempt in client.attempts(
+            ref,
+            timeout=inputs.timeout or None,
+            rules=RestartRules(retries, delay=inputs.backoff),
+            submit=partial(submit_next, held, client, request, inputs.on_kill, run),
+        ):
+            outputs.write_ref(task, attempt.ref, ref_output)
+            with bind_to_run(client, attempt.ref, run, inputs.on_kill):
+                outcome = wait_for_job(client, attempt, history)
+            held.close()
+            if attempt.following is not None:
+                print_diagnosis(outcome)
+            if attempt.following is not None and outcome.restarts is None:
+                done, retries = inputs.attempts - retries, retries - 1
+                print(f"attempt {done} of {inputs.attempts} failed; the next one starts in {inputs.backoff} s")
     outputs.write_outcome(task, client, outcome, history)
     print_diagnosis(outcome)
     if not inputs.allow_failure:
@@ -115,19 +120,24 @@ def follow_attempts(
         task.write(name, _get_metric(outcome, "metrics", name))
 
 
-def _count_attempts(client: TrainerClient, request: TrainJobRequest, ref: TrainJobRef) -> int | None:
-    """Return how many attempts of an owner there are up to a job; None for a job without an owner, which has no next.
+def _count_retries(client: TrainerClient, request: TrainJobRequest | None, ref: TrainJobRef, attempts: int) -> int:
+    """Return how many attempts may follow a TrainJob without a RestartPolicy.
 
     Read from the jobs, so that a step that is run again continues to count.
     """
+    if attempts == 1:
+        return 0
+    request = request or client.get_job_request(ref)
     if request.owner is None:
         print("there is no next attempt: a job with a job_name is one job")
-        return None
-    return next((job.attempt + 1 for job in client.find_jobs(request) if job.name == ref.name), None)
+        return 0
+    done = next((job.attempt + 1 for job in client.find_jobs(request) if job.name == ref.name), attempts)
+    return max(0, attempts - done)
 
 
-def wait_for_job(client: TrainerClient, ref: TrainJobRef, deadline: float | None, history: MetricHistory) -> Outcome:
+def wait_for_job(client: TrainerClient, attempt: Attempt, history: MetricHistory) -> Outcome:
     """Wait for a TrainJob and print its log meanwhile, from its beginning."""
+    ref = attempt.ref
     printers = [_Printer(client, ref, step, history) for step in _PRINTED_STEPS]
     pending = PendingFailureLog(ref.name, lambda line: print(line, file=sys.stderr))
 
@@ -137,14 +147,10 @@ def wait_for_job(client: TrainerClient, ref: TrainJobRef, deadline: float | None
             printer.start_once()
         pending.report(observation)
 
-    outcome = client.wait(ref, timeout=_get_remaining(deadline), on_observation=report, restarts=False)
+    outcome = attempt.wait(report)
     for printer in printers:
         printer.finish()
     return outcome
-
-
-def _get_remaining(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 class _Printer(threading.Thread):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import Any, ClassVar
 from trainer_core.backends.follower import Follower
 from trainer_core.backends.polling_follower import PollingFollower
 from trainer_core.base import naming
+from trainer_core.base.clock import Clock
 from trainer_core.base.errors import ConflictError, JobNotFoundError, UnsupportedError
 from trainer_core.lifecycle import adoption, attempt_memory, restart_policy
 from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob
@@ -78,6 +78,8 @@ class Backend(ABC):
     max_left_seconds: ClassVar[float] = 30.0
     #: Whether it starts a training with a RestartPolicy again in the same TrainJob, without a process that waits.
     restarts_in_place: ClassVar[bool] = False
+    #: The clock by which processes wait for its TrainJobs.
+    clock: Clock = Clock()
 
     def submit(
         self,
@@ -214,11 +216,11 @@ class Backend(ABC):
     def _wait_for_processes(self, refs: Sequence[TrainJobRef], limit: float) -> None:
         """Wait until no process of earlier attempts is left: they hold GPUs, and may be saving a checkpoint."""
         names = ", ".join(repr(ref.name) for ref in refs)
-        began, pause = time.monotonic(), _POLL_SECONDS
+        began, pause = self.clock.monotonic(), _POLL_SECONDS
         while left := [process for ref in refs for process in self.list_processes(ref)]:
             if pause == _POLL_SECONDS:
                 _log.info("waiting up to %.0f s for the end of TrainJob %s: %s", limit, names, ", ".join(left))
-            if time.monotonic() - began > limit:
+            if self.clock.monotonic() - began > limit:
                 _log.warning(
                     "TrainJob %s has not ended in %.0f s, and the next attempt starts beside it; check %s, which may "
                     "hold GPUs and write checkpoints",
@@ -227,7 +229,7 @@ class Backend(ABC):
                     ", ".join(left),
                 )
                 return
-            time.sleep(pause)
+            self.clock.sleep(pause)
             pause = min(_MAX_POLL_SECONDS, 2 * pause)
 
     def _check_same_partition(self, request: TrainJobRequest, decision: Decision) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from trainer_core.client import TrainerClient
-from trainer_core.model.jobs import Observation, Outcome, TrainJobRef
+from trainer_core.client.attempts import Attempt
+from trainer_core.model.jobs import Observation, Outcome
 
 
-def wait_with_progress(client: TrainerClient, ref: TrainJobRef, timeout: float | None) -> Outcome:
-    """Wait until a TrainJob has ended, and print its progress to standard error."""
-    console = Console(stderr=True)
+def wait_with_progress(attempt: Attempt) -> Outcome:
+    """Wait until an attempt has ended, and print its progress to standard error."""
+    console, ref = Console(stderr=True), attempt.ref
     if not console.is_terminal:
-        return client.wait(ref, timeout, _LinePrinter(console, ref.name).print_if_changed, restarts=False)
+        return attempt.wait(_LinePrinter(console, ref.name).print_if_changed)
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -30,7 +30,7 @@ def wait_with_progress(client: TrainerClient, ref: TrainJobRef, timeout: float |
                 metrics = _format_metrics(observation)
                 bar.update(task, completed=progress.step or 0, total=progress.total, metrics=metrics)
 
-        return client.wait(ref, timeout, update_bar, restarts=False)
+        return attempt.wait(update_bar)
 
 
 class _LinePrinter:

@@ -26,6 +26,7 @@ from trainer_core.lifecycle.wait_state import failure_message
 from trainer_core.model.jobs import Diagnosis, TrainJobRef
 from trainer_core.model.readable_log import format_log_line
 from trainer_core.model.request import TRACEPARENT_PATTERN, TrainJobRequest
+from trainer_core.model.restart_rules import RestartRules
 from trainer_core.packaging import requirements_file
 
 FunctionArgument = Annotated[str | None, typer.Argument(metavar="MODULE:FUNCTION", help="The training function.")]
@@ -88,7 +89,8 @@ Option = Annotated[
 JobName = Annotated[str | None, typer.Option("--name", "-n", help="Name of the TrainJob. Default: a random name.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the TrainJob has ended.")]
 Timeout = Annotated[
-    float | None, typer.Option(min=0, help="With --wait: maximum time to wait, in seconds; default: no limit.")
+    float | None,
+    typer.Option(min=0, help="With --wait: maximum time to wait for all attempts, in seconds; default: no limit."),
 ]
 Attempts = Annotated[
     int,
@@ -200,21 +202,19 @@ def wait_and_print(
     client: TrainerClient, ref: TrainJobRef, timeout: float | None, output: OutputFormat, attempts: int = 1
 ) -> int:
     """Wait for a TrainJob and its next attempts, print the result or failure, and return the exit code."""
-    try:
-        outcome = progress.wait_with_progress(client, ref, timeout)
-    except KeyboardInterrupt:
-        print(
-            f"trainjob: TrainJob {ref.name} is still running; wait for it again with `trainjob wait {ref.name}`",
-            file=sys.stderr,
-        )
-        raise
-    following = client.start_again(outcome)
-    if following is not None:
-        return wait_and_print(client, following, timeout, output, attempts)
-    if attempts > 1 and outcome.diagnosis is not None and outcome.diagnosis.retryable:
-        following = client.retry(ref)
-        print(f"trainjob: {failure_message(outcome)}; {following.name} is the next attempt", file=sys.stderr)
-        return wait_and_print(client, following, timeout, output, attempts - 1)
+    rules = RestartRules(max_restarts=attempts - 1, delay=0.0)
+    for attempt in client.attempts(ref, timeout=timeout, rules=rules):
+        if attempt.ref != ref:
+            print(f"trainjob: TrainJob {ref.name} is Failed; {attempt.ref.name} is the next attempt", file=sys.stderr)
+        ref = attempt.ref
+        try:
+            outcome = progress.wait_with_progress(attempt)
+        except KeyboardInterrupt:
+            print(
+                f"trainjob: TrainJob {ref.name} is still running; wait for it again with `trainjob wait {ref.name}`",
+                file=sys.stderr,
+            )
+            raise
     if output is OutputFormat.JSON:
         print_json(outcome.to_dict())
     elif outcome.succeeded:

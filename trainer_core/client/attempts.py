@@ -1,21 +1,168 @@
-"""Starts the next attempt of a failed TrainJob: for a person who retries it, or because its RestartPolicy says so."""
+"""The attempts of a training: a TrainJob, and those that follow it after failures, within one budget of time.
+
+`for attempt in client.attempts(job)` is the only loop over them: the client, the command, KFP's steps and the tasks of
+Airflow follow by it. What follows a failure is the restart that the RestartPolicy of the TrainJob demands, or else one
+that the waiting process was given rules for.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from trainer_core.backends.base import Backend
-from trainer_core.base.errors import ConflictError, InvalidRequestError, JobNotFoundError
-from trainer_core.lifecycle import attempt_memory, next_attempt, restart_policy
-from trainer_core.model.jobs import FAILED, TrainJobRef
+from trainer_core.base.errors import ConflictError, InvalidRequestError, JobNotFoundError, WaitTimeoutError
+from trainer_core.client import waiting
+from trainer_core.client.runs import JobRuns
+from trainer_core.lifecycle import attempt_memory, next_attempt, restart_policy, wait_state
+from trainer_core.model.jobs import (
+    FAILED,
+    JobFailedError,
+    Observation,
+    Outcome,
+    RestartCause,
+    TrainJob,
+    TrainJobRef,
+)
 from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.restart_rules import RestartRules
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 #: `TrainerClient.submit`, or what an orchestrator does around it.
 Submit: TypeAlias = Callable[..., TrainJobRef]
+
+
+class _Client(Protocol):
+    """What the attempts need of `TrainerClient`."""
+
+    backend: Backend
+    runs: JobRuns
+
+    @property
+    def wait(self) -> Callable[..., Outcome]: ...
+    @property
+    def submit(self) -> Submit: ...
+    def observe(self, job: TrainJobRef) -> Observation: ...
+    def repeat_while_unavailable(self, what: str, send: Callable[[], _T]) -> _T: ...
+
+
+class Attempt:
+    """One TrainJob of a training.
+
+    Attributes:
+        ref: Its ref.
+        outcome: How it ended; None until then. `wait` sets it, or a caller that knows it from elsewhere.
+    """
+
+    def __init__(self, attempts: Attempts, ref: TrainJobRef) -> None:
+        self.ref = ref
+        self.outcome: Outcome | None = None
+        self._attempts = attempts
+
+    @property
+    def following(self) -> RestartCause | None:
+        """The restart that follows its end; None if there is none."""
+        return self._attempts.decide_next(self.outcome)
+
+    def wait(self, on_observation: Callable[[Observation], None] | None = None, fail_fast: bool = True) -> Outcome:
+        """Wait for its end, as `TrainerClient.wait` does, for as long as the budget of all attempts lasts."""
+        client, remaining = self._attempts.client, self._attempts.remaining
+        self.outcome = client.wait(
+            self.ref, timeout=remaining, on_observation=on_observation, fail_fast=fail_fast, restarts=False
+        )
+        return self.outcome
+
+    def wait_for_status(
+        self, status: set[str], polling_interval: float, callbacks: Sequence[Callable[[TrainJob], None]]
+    ) -> TrainJob:
+        """Wait until it has one of the statuses, as `TrainerClient.wait_for_job_status` does for one TrainJob."""
+        client, remaining = self._attempts.client, self._attempts.remaining
+        try:
+            return waiting.wait_for_status(
+                client.backend, client.runs, self.ref, status, remaining or 0.0, polling_interval, callbacks
+            )
+        except JobFailedError as error:
+            self.outcome = error.outcome
+            raise
+
+
+class Attempts:
+    """The TrainJobs of a training, one after the other; see `TrainerClient.attempts`."""
+
+    def __init__(
+        self,
+        client: _Client,
+        ref: TrainJobRef,
+        timeout: float | None = None,
+        rules: RestartRules | None = None,
+        submit: Callable[[Outcome], TrainJobRef] | None = None,
+    ) -> None:
+        self.client = client
+        self._ref = ref
+        self._rules = rules
+        self._submit = submit or self._submit_stored
+        self._restarts = 0
+        self._clock = client.backend.clock
+        self._deadline = None if timeout is None else self._clock.monotonic() + timeout
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds that are left for all attempts together; None without a limit."""
+        return None if self._deadline is None else max(0.0, self._deadline - self._clock.monotonic())
+
+    def __iter__(self) -> Iterator[Attempt]:
+        ref: TrainJobRef | None = self._ref
+        while ref is not None:
+            attempt = Attempt(self, ref)
+            yield attempt
+            ref = None if attempt.outcome is None else self.start_next(attempt.outcome)
+
+    def decide_next(self, ended: Outcome | None) -> RestartCause | None:
+        """Return the restart that follows the end of an attempt; None if there is none."""
+        return None if ended is None else restart_policy.decide_next(ended, self._rules, self._restarts)
+
+    def start_next(self, ended: Outcome) -> TrainJobRef | None:
+        """Start the attempt that follows a failed one, once its delay is over; return None if there is none.
+
+        None also for a TrainJob that a person has deleted, so that it is not started again.
+        """
+        cause = self.decide_next(ended)
+        if cause is None:
+            return None
+        delay = waiting.compute_restart_delay(ended, self._clock)
+        delay = cause.delay if delay is None else delay
+        pause = f" in {delay:.0f} s" if delay else ""  # Without one it may exist.
+        _log.warning("%s; the next attempt follows%s", wait_state.failure_message(ended), pause)
+        self._wait_for_restart(ended, delay)
+        try:
+            status = self.client.repeat_while_unavailable("The restart", lambda: self.client.observe(ended.job)).status
+            following = self._submit(ended) if status == FAILED else ended.job
+        except JobNotFoundError:
+            return None
+        self._restarts += 1
+        return None if following == ended.job else following
+
+    def _submit_stored(self, ended: Outcome) -> TrainJobRef:
+        """Submit the stored request of a failed attempt as the next one, within the budget of all attempts."""
+
+        def submit(request: TrainJobRequest, *, before_create: Callable[[], None] | None = None) -> TrainJobRef:
+            return self.client.submit(request, before_create=before_create, retry_seconds=self.remaining)
+
+        return start_next_attempt(self.client.backend, submit, ended.job, is_new_budget=ended.restarts is None)
+
+    def _wait_for_restart(self, ended: Outcome, delay: float) -> None:
+        remaining = self.remaining
+        if remaining is None or delay <= remaining:
+            self._clock.sleep(delay)
+            return
+        self._clock.sleep(remaining)
+        raise WaitTimeoutError(
+            f"TrainJob {ended.job.name!r} is Failed and is started again in {delay - remaining:.0f} s, after the "
+            "timeout; wait again"
+        )
 
 
 def start_next_attempt(

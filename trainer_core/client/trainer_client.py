@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from trainer_core.backends import BACKENDS, backend_class
@@ -17,12 +17,11 @@ from trainer_core.base.retries import read_limit, repeat_while_failing
 from trainer_core.base.secrets import redact
 from trainer_core.client import default_options, waiting
 from trainer_core.client.runs import JobRuns, TrackedRun
-from trainer_core.lifecycle import adoption, wait_state
+from trainer_core.lifecycle import adoption
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.model import readable_log
 from trainer_core.model.config import BackendConfig, ClusterConfig, LocalProcessBackendConfig, config_from_dict
 from trainer_core.model.jobs import (
-    FAILED,
     SEARCH_RECORD_LABEL,
     Event,
     JobFailedError,
@@ -40,12 +39,13 @@ from trainer_core.model.request import Owner, TrainJobRequest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainer_core.client.attempts import Submit
+    from trainer_core.client.attempts import Attempts
     from trainer_core.client.debugging import DebugResult
     from trainer_core.client.saved_checkpoints import SavedCheckpoint
     from trainer_core.definition.initializers import Initializer
     from trainer_core.definition.request_builder import Option, Trainer
     from trainer_core.definition.template import TrainJobTemplate
+    from trainer_core.model.restart_rules import RestartRules
     from trainer_core.model.runtimes import Runtime
     from trainer_core.search.driver import SearchState
     from trainer_core.search.results import OptimizationJob, Result, SearchOutcome
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+#: Seconds for which a submit is repeated while a cluster cannot be reached.
+_SUBMIT_SECONDS = 120.0
 
 
 def backend_for(name: str) -> type[Backend]:
@@ -105,6 +107,10 @@ class TrainerClient:
             environment variable ``TRAINJOB_BACKEND``, or ``local`` (processes on this machine) if it is not set.
         tracking: The MLflow server on which TrainJobs are tracked. None (the default) uses the one that
             ``MLFLOW_TRACKING_URI`` names; without it only a TrainJob with the option `Tracking` is tracked.
+        retry_seconds: Seconds for which each request except `cancel` is repeated while a cluster cannot be reached;
+            after the first one that failed for so long, each further request is sent once. None (the default): a
+            submit is repeated for 120 seconds, and other requests are sent once. The environment variable
+            ``TRAINJOB_SUBMIT_RETRY_SECONDS`` replaces both numbers.
 
     Attributes:
         config: The configuration that is used.
@@ -116,10 +122,12 @@ class TrainerClient:
         BackendUnavailableError: The backend needs an extra that is not installed, or cannot be reached.
     """
 
-    #: Seconds for which a submit is repeated while a cluster cannot be reached.
-    _retry_seconds = 120.0
-
-    def __init__(self, backend_config: BackendConfig | None = None, tracking: MlflowServer | None = None) -> None:
+    def __init__(
+        self,
+        backend_config: BackendConfig | None = None,
+        tracking: MlflowServer | None = None,
+        retry_seconds: float | None = None,
+    ) -> None:
         if backend_config is None:
             backend_config = config_from_dict(os.environ.get("TRAINJOB_BACKEND") or "local", {})
         if not isinstance(backend_config, BackendConfig):
@@ -131,6 +139,9 @@ class TrainerClient:
         # Every backend class is constructed from its own configuration.
         self.backend: Backend = backend_class(backend_config.backend)(backend_config)  # type: ignore[call-arg]
         self.runs = JobRuns(self.backend, tracking, self.get_job_request)
+        self._retry_seconds = retry_seconds
+        #: A request was repeated for so long in vain.
+        self._has_given_up = False
         self._default_options = default_options.read_fields(backend_config, self.backend)
         #: Outcomes that this client has found by the option Reuse, by name: `train` returns only that, and the TrainJob
         #: can be deleted before its outcome is asked for.
@@ -296,7 +307,13 @@ class TrainerClient:
         request = default_options.apply(request, self._default_options)
         self.backend.dry_run(request if request.name else request.with_name(naming.generate_name()))
 
-    def submit(self, request: TrainJobRequest, *, before_create: Callable[[], None] | None = None) -> TrainJobRef:
+    def submit(
+        self,
+        request: TrainJobRequest,
+        *,
+        before_create: Callable[[], None] | None = None,
+        retry_seconds: float | None = None,
+    ) -> TrainJobRef:
         """Get or create the TrainJob of a request. Submitting the same request again returns the same TrainJob.
 
         While a cluster cannot be reached, the submit is repeated for 120 seconds, or as many as the environment
@@ -306,13 +323,14 @@ class TrainerClient:
             request: The request, from `build_request`.
             before_create: Called when no job exists and one is about to be created. If it raises, nothing is created.
                 None (the default) calls nothing.
+            retry_seconds: Maximum time for which it is repeated. None (the default) for no other limit.
 
         Raises:
             TrainerError: The request was refused. Nothing was created.
             BackendUnavailableError: The backend cannot be reached.
         """
         request = default_options.apply(request, self._default_options)
-        return self.repeat_while_unavailable("The submit", lambda: self._submit(request, before_create))
+        return self.repeat_while_unavailable("The submit", lambda: self._submit(request, before_create), retry_seconds)
 
     def _submit(self, request: TrainJobRequest, before_create: Callable[[], None] | None) -> TrainJobRef:
         if request.reuse is not None:
@@ -333,14 +351,25 @@ class TrainerClient:
         found = self._reused.get(job.name) if job.reused else None
         return found if found is not None and found.job == job else None
 
-    def repeat_while_unavailable(self, what: str, send: Callable[[], _T]) -> _T:
+    def repeat_while_unavailable(self, what: str, send: Callable[[], _T], limit: float | None = None) -> _T:
         """Return what a call returns that is repeated while a cluster cannot be reached, as long as a submit."""
+        seconds = read_limit(self._retry_seconds or _SUBMIT_SECONDS) if isinstance(self.config, ClusterConfig) else 0.0
         return repeat_while_failing(
             send,
             lambda error: isinstance(error, BackendUnavailableError) and error.transient,
-            read_limit(self._retry_seconds) if isinstance(self.config, ClusterConfig) else 0.0,
+            seconds if limit is None else min(limit, seconds),
             lambda error, remaining: _log.warning("%s is repeated for %.0f s: %s", what, remaining, error),
         )
+
+    def _ask(self, send: Callable[[], _T]) -> _T:
+        """Return the answer to a request that has the same effect twice; a patient client repeats it."""
+        if self._retry_seconds is None or self._has_given_up:
+            return send()
+        try:
+            return self.repeat_while_unavailable("A request", send)
+        except BackendUnavailableError as error:
+            self._has_given_up = error.transient
+            raise
 
     def get_run(self, job: str | TrainJobRef) -> TrackedRun | None:
         """Return the MLflow run of a TrainJob; None if it is not tracked, or has no run yet.
@@ -372,41 +401,49 @@ class TrainerClient:
 
         return start_next_attempt(self.backend, self.submit, self.get_job_ref(job))
 
-    def wait_for_restart(self, outcome: Outcome, timeout: float | None = None) -> bool:
-        """Wait until a failed TrainJob is to be started again as its `RestartPolicy` demands, and return True.
+    def attempts(
+        self,
+        job: str | TrainJobRef,
+        *,
+        timeout: float | None = None,
+        rules: RestartRules | None = None,
+        submit: Callable[[Outcome], TrainJobRef] | None = None,
+    ) -> Attempts:
+        """Return an iterator over a TrainJob and those that follow it after failures, with one budget of time.
 
-        Return False at once for one that is not started again, also because it has been deleted. For orchestrators that
-        submit the next attempt themselves; others call `start_again`.
+        The next attempt is started once the delay of its restart is over. Any number of processes can do this for one
+        TrainJob: they get the same attempts.
+
+        Example:
+            ```python
+            for attempt in client.attempts(name, timeout=3600):
+                outcome = attempt.wait()
+            ```
 
         Args:
-            outcome: Its outcome.
-            timeout: Maximum time to wait, in seconds. None (the default) for no limit.
+            job: Its name or ref.
+            timeout: Maximum time for all attempts and the delays between them, in seconds. None (the default) for no
+                limit. `WaitTimeoutError` is raised afterwards.
+            rules: When a TrainJob without the option `RestartPolicy` is started again, and how often. None (the
+                default): never.
+            submit: Called with the outcome of an attempt to submit the next one, by an orchestrator that has its own
+                request. None (the default): the stored request is submitted.
 
         Raises:
-            WaitTimeoutError: It is started again after the timeout.
+            JobNotFoundError: The TrainJob does not exist.
         """
-        delay = waiting.compute_restart_delay(outcome)
-        if delay is None:
-            return False
-        pause = f" in {delay:.0f} s" if delay else ""  # Without one it may exist.
-        _log.warning("%s; the next attempt follows%s", wait_state.failure_message(outcome), pause)
-        waiting.wait_for_restart(outcome, delay, timeout)
-        try:
-            return self.repeat_while_unavailable("The restart", lambda: self.observe(outcome.job)).status == FAILED
-        except JobNotFoundError:
-            return False  # A person has deleted it, so that it is not started again.
+        from trainer_core.client.attempts import Attempts  # A process that only submits does not need it.
 
-    def start_again(
-        self, outcome: Outcome, timeout: float | None = None, submit: Submit | None = None
-    ) -> TrainJobRef | None:
+        found = self._get_reused(job)
+        ref = self.get_job_ref(job) if found is None else found.job
+        return Attempts(self, ref, timeout, rules, submit)
+
+    def start_again(self, outcome: Outcome, timeout: float | None = None) -> TrainJobRef | None:
         """Start the next attempt of a failed TrainJob if its `RestartPolicy` demands it, once the delay is over.
-
-        Any number of processes can do this for one TrainJob: they get the same attempt.
 
         Args:
             outcome: Its outcome.
             timeout: Maximum time to wait, in seconds. None (the default) for no limit.
-            submit: Called instead of `submit`. None (the default) for `submit`.
 
         Returns:
             The next attempt. None if there is none.
@@ -414,15 +451,7 @@ class TrainerClient:
         Raises:
             WaitTimeoutError: It is started again after the timeout.
         """
-        if not self.wait_for_restart(outcome, timeout):
-            return None
-        from trainer_core.client.attempts import start_next_attempt  # Only after a failure.
-
-        try:
-            following = start_next_attempt(self.backend, submit or self.submit, outcome.job, is_new_budget=False)
-        except JobNotFoundError:
-            return None  # A person has deleted it after `wait_for_restart`.
-        return None if following == outcome.job else following
+        return self.attempts(outcome.job, timeout=timeout).start_next(outcome)
 
     def debug(
         self,
@@ -559,7 +588,7 @@ class TrainerClient:
         Args:
             request: The request, from `build_request`.
         """
-        return self.backend.find_jobs(request)
+        return self._ask(lambda: self.backend.find_jobs(request))
 
     def list_jobs(
         self,
@@ -582,9 +611,10 @@ class TrainerClient:
             validation.check_partition(partition)
         wanted = {**(labels or {}), **build_partition_labels(partition)}
         if wanted and isinstance(self.backend, _SelectsByLabels):
-            jobs = self.backend.list_jobs_by_labels(wanted)
+            select = self.backend.list_jobs_by_labels
+            jobs = self._ask(lambda: select(wanted))
         else:
-            jobs = [job for job in self.backend.list_jobs() if wanted.items() <= job.labels.items()]
+            jobs = [job for job in self._ask(self.backend.list_jobs) if wanted.items() <= job.labels.items()]
         if not wanted:  # A record of a search trains nothing.
             jobs = [job for job in jobs if SEARCH_RECORD_LABEL not in job.labels]
         return [job for job in jobs if runtime is None or job.runtime.name == runtime.name]
@@ -599,8 +629,8 @@ class TrainerClient:
             JobNotFoundError: The TrainJob does not exist.
         """
         if isinstance(name, str):
-            return self.backend.get_job(name)
-        return self.backend.get_job_by_ref(name)
+            return self._ask(lambda: self.backend.get_job(name))
+        return self._ask(lambda: self.backend.get_job_by_ref(name))
 
     def get_job_ref(self, name: str | TrainJobRef) -> TrainJobRef:
         """Return the ref of a TrainJob: small JSON data by which any process finds this TrainJob.
@@ -611,7 +641,7 @@ class TrainerClient:
         Raises:
             JobNotFoundError: The TrainJob does not exist.
         """
-        return name if isinstance(name, TrainJobRef) else self.backend.get_ref(name)
+        return name if isinstance(name, TrainJobRef) else self._ask(lambda: self.backend.get_ref(name))
 
     def get_job_request(self, name: str | TrainJobRef) -> TrainJobRequest:
         """Return the request that a TrainJob was created from.
@@ -622,7 +652,8 @@ class TrainerClient:
         Raises:
             JobNotFoundError: The TrainJob does not exist.
         """
-        return self.backend.get_request(self.get_job_ref(name))
+        ref = self.get_job_ref(name)
+        return self._ask(lambda: self.backend.get_request(ref))
 
     def get_job_logs(
         self, name: str | TrainJobRef, step: str = "node-0", follow: bool | None = False, *, raw: bool = False
@@ -707,18 +738,12 @@ class TrainerClient:
             WaitTimeoutError: The TrainJob did not reach any of the statuses within the timeout.
         """
         waiting.check_arguments(status, timeout, polling_interval)
-        ref, end = self.get_job_ref(name), time.monotonic() + timeout
-        while True:
-            remaining = max(0.0, end - time.monotonic())
+        for attempt in self.attempts(name, timeout=timeout):
             try:
-                return waiting.wait_for_status(
-                    self.backend, self.runs, ref, status, remaining, polling_interval, callbacks or ()
-                )
+                return self._ask(partial(attempt.wait_for_status, status, polling_interval, callbacks or ()))
             except JobFailedError as error:
-                following = self.start_again(error.outcome, max(0.0, end - time.monotonic()))
-                if following is None:
-                    raise
-                ref = following
+                failure = error
+        raise failure
 
     def delete_job(self, name: str | TrainJobRef) -> None:
         """Delete a TrainJob and end its processes. Succeeds if it does not exist.
@@ -728,7 +753,7 @@ class TrainerClient:
         """
         ref = self._find_ref(name)
         if ref is not None and not _is_reused(ref, "deleted"):
-            self.backend.delete(ref)
+            self._ask(lambda: self.backend.delete(ref))
 
     def list_checkpoints(self, job: str | TrainJobRef) -> list[SavedCheckpoint]:
         """Return the complete checkpoints of a TrainJob and of the earlier attempts that share them, oldest first.
@@ -804,7 +829,8 @@ class TrainerClient:
         Raises:
             JobNotFoundError: The TrainJob does not exist.
         """
-        return self.backend.observe(self.get_job_ref(job))
+        ref = self.get_job_ref(job)
+        return self._ask(lambda: self.backend.observe(ref))
 
     def get_job_outcome(self, job: str | TrainJobRef) -> Outcome:
         """Return the outcome of a TrainJob that has ended.
@@ -816,6 +842,8 @@ class TrainerClient:
             WaitTimeoutError: The TrainJob has not ended.
             JobNotFoundError: The TrainJob does not exist.
         """
+        if self._retry_seconds is not None:
+            self.observe(job)  # A wait of no time has no patience.
         return self.wait(job, timeout=0, restarts=False)
 
     def wait(
@@ -845,22 +873,18 @@ class TrainerClient:
             WaitTimeoutError: The TrainJob has not ended within the timeout. It is not stopped.
             JobNotFoundError: The TrainJob does not exist.
         """
+        if restarts:
+            for attempt in self.attempts(job, timeout=timeout):
+                outcome = attempt.wait(on_observation, fail_fast)
+            return outcome
         found = self._get_reused(job)
         if found is not None:
             if on_observation is not None:
                 on_observation(Observation(found.status, outcome=found))
             return found
-        ref, end = self.get_job_ref(job), None if timeout is None else time.monotonic() + timeout
-        while True:
-            remaining = None if end is None else max(0.0, end - time.monotonic())
-            outcome = waiting.wait_for_outcome(self.backend, self.runs, ref, remaining, on_observation, fail_fast)
-            if ref.reused:
-                return mark_reused(outcome)
-            remaining = None if end is None else max(0.0, end - time.monotonic())
-            following = self.start_again(outcome, remaining) if restarts else None
-            if following is None:
-                return outcome
-            ref = following
+        ref = self.get_job_ref(job)
+        outcome = waiting.wait_for_outcome(self.backend, self.runs, ref, timeout, on_observation, fail_fast)
+        return mark_reused(outcome) if ref.reused else outcome
 
     def follow(self, job: str | TrainJobRef, progress: bool = False) -> Follower:
         """Return a follower, which observes one TrainJob repeatedly. Close it, or use it as a context manager.
@@ -888,7 +912,8 @@ class TrainerClient:
         Raises:
             JobNotFoundError: The TrainJob does not exist.
         """
-        self.backend.suspend(self.get_job_ref(job))
+        ref = self.get_job_ref(job)
+        self._ask(lambda: self.backend.suspend(ref))
 
     def resume(self, job: str | TrainJobRef) -> None:
         """Start a suspended TrainJob again (``spec.suspend: false``).
@@ -901,7 +926,8 @@ class TrainerClient:
         Raises:
             JobNotFoundError: The TrainJob does not exist.
         """
-        self.backend.resume(self.get_job_ref(job))
+        ref = self.get_job_ref(job)
+        self._ask(lambda: self.backend.resume(ref))
 
     def cancel(self, job: str | TrainJobRef) -> None:
         """End a TrainJob permanently and keep its logs and outcome. Succeeds if it has ended or does not exist.
@@ -928,7 +954,7 @@ class TrainerClient:
         Raises:
             BackendUnavailableError: The cluster cannot be reached, or denies to list pods.
         """
-        return self.backend.get_pod(name, uid, namespace)
+        return self._ask(lambda: self.backend.get_pod(name, uid, namespace))
 
     def set_job_owner(
         self,
@@ -960,7 +986,7 @@ class TrainerClient:
         ref = self.get_job_ref(job)
         if _is_reused(ref, "given an owner"):
             return {}
-        return self.backend.set_owner(ref, kind, owner, labels or {}, only_with or {})
+        return self._ask(lambda: self.backend.set_owner(ref, kind, owner, labels or {}, only_with or {}))
 
     @property
     def searches(self) -> Searches:

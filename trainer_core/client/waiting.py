@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 
 from trainer_core.backends.base import Backend
+from trainer_core.base.clock import Clock
 from trainer_core.base.errors import (
     InvalidRequestError,
     JobEndedError,
@@ -42,17 +42,18 @@ def wait_for_outcome(
     fail_fast: bool = True,
 ) -> Outcome:
     """Wait until a job has ended; `trainer_core.lifecycle.wait_state` decides when that is."""
-    state = wait_state.start(ref, time.monotonic(), timeout, fail_fast)
+    now = backend.clock.monotonic
+    state = wait_state.start(ref, now(), timeout, fail_fast)
     with backend.follow(ref, on_observation is not None) as follower, runs.report_progress(ref) as report:
         while state.outcome is None:
             try:
-                observation = follower.next_observation(state.timeout(time.monotonic()))
+                observation = follower.next_observation(state.timeout(now()))
             except TrainerError as error:
-                state = state.on_error(error, time.monotonic())
+                state = state.on_error(error, now())
             else:
                 if on_observation is not None:
                     on_observation(observation)
-                state = state.on_observation(observation, time.monotonic())
+                state = state.on_observation(observation, now())
                 report(observation.status, None)
         outcome = finish_wait(backend, state)
         report(outcome.status, outcome)
@@ -87,28 +88,15 @@ def check_restarts(request: TrainJobRequest) -> None:
         )
 
 
-def compute_restart_delay(outcome: Outcome) -> float | None:
+def compute_restart_delay(outcome: Outcome, clock: Clock | None = None) -> float | None:
     """Return the seconds until a failed job starts again, counted from its end if known; None if it does not."""
     following = outcome.restarts.following if outcome.restarts else None
     if following is None:
         return None
     if following.at is None:
         return following.delay
-    end = datetime.fromisoformat(following.at.replace("Z", "+00:00"))  # Python 3.10 does not read the Z.
-    remaining = end + timedelta(seconds=following.delay) - datetime.now(timezone.utc)
-    return min(following.delay, max(0.0, remaining.total_seconds()))
-
-
-def wait_for_restart(outcome: Outcome, delay: float, timeout: float | None) -> None:
-    """Wait until a failed job is to be started again."""
-    if timeout is None or delay <= timeout:
-        time.sleep(delay)
-        return
-    time.sleep(timeout)
-    raise WaitTimeoutError(
-        f"TrainJob {outcome.job.name!r} is Failed and is started again in {delay - timeout:.0f} s, after the timeout; "
-        "wait again"
-    )
+    end = datetime.fromisoformat(following.at.replace("Z", "+00:00")).timestamp()  # Python 3.10 does not read the Z.
+    return min(following.delay, max(0.0, end + following.delay - (clock or Clock()).time()))
 
 
 def wait_for_status(
@@ -121,10 +109,11 @@ def wait_for_status(
     callbacks: Sequence[Callable[[TrainJob], None]],
 ) -> TrainJob:
     """Wait until a job has one of the statuses; each observation is passed to the callbacks as a TrainJob."""
-    end = time.monotonic() + timeout
+    now = backend.clock.monotonic
+    end = now() + timeout
     with backend.follow(ref) as follower, runs.report_progress(ref) as report:
         while True:
-            observation = follower.next_observation(min(polling_interval, max(0.0, end - time.monotonic())))
+            observation = follower.next_observation(min(polling_interval, max(0.0, end - now())))
             job = follower.get_job()
             report(observation.status, observation.outcome)
             for callback in callbacks:
@@ -137,7 +126,7 @@ def wait_for_status(
                 raise JobFailedError(wait_state.failure_message(outcome), outcome)
             if job.status == COMPLETE:
                 raise JobEndedError(f"TrainJob {job.name!r} is Complete and cannot become {wanted}")
-            if time.monotonic() >= end:
+            if now() >= end:
                 pending = observation.pending_failure
                 why = f" ({pending.diagnosis})" if pending else ""
                 raise WaitTimeoutError(

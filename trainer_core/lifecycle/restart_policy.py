@@ -117,6 +117,22 @@ def decide_restart(rules: RestartRules, earlier: Restarts, ended: EndedStart) ->
     return RestartDecision(cause, f"{number} follows")
 
 
+def decide_next(ended: Outcome, rules: RestartRules | None, restarts: int) -> RestartCause | None:
+    """Return what starts a training again after a TrainJob: its own policy, else the rules of a process that waits.
+
+    Args:
+        ended: Its outcome.
+        rules: The rules of the process, whose delay does not grow. None for none.
+        restarts: How often the process has started the training again.
+    """
+    diagnosis = ended.diagnosis
+    if ended.restarts is not None or rules is None or diagnosis is None:
+        return ended.restarts.following if ended.restarts else None
+    start = EndedStart(diagnosis.category, diagnosis.retryable, diagnosis.exit_code)
+    cause = decide_restart(rules, Restarts(counted=restarts), start).cause
+    return cause and replace(cause, delay=rules.delay)
+
+
 def _choose_rule(rules: RestartRules, ended: EndedStart) -> tuple[str, str]:
     """Return ``never``, ``free`` or ``count``, and for ``never`` the reason."""
     code, category = ended.exit_code, ended.category.value
