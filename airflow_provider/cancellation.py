@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider import job_location
 from airflow_provider.compat import AirflowException
 from airflow_provider.hooks.trainjob import TrainJobHook
 from trainer_core.base.errors import BackendUnavailableError, TrainerError
-from trainer_core.client import TrainerClient
+
+if TYPE_CHECKING:
+    from trainer_core.client import TrainerClient
 
 Result = Literal["cancelled", "kept", "unknown"]
 #: States of a task that was neither ended nor cleared: its current or next try waits for the TrainJob.

@@ -14,7 +14,6 @@ from airflow.sdk import BaseHook
 from airflow_provider.compat import AirflowNotFoundException
 from airflow_provider.exceptions import TrainJobConnectionMissingError, TrainJobConnectionUnreadableError
 from trainer_core.base.secrets import redact
-from trainer_core.client import backend_for
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -30,6 +29,8 @@ def check_constants(backend: Any, backend_config: Any, **conn_ids: str | None) -
                 f"{name} is not templated, got {redact(value)}; pass a constant, computed in Python if need be"
             )
     if isinstance(backend, str):
+        from trainer_core.client import backend_for  # Only for a DAG that names its backend.
+
         backend_for(backend)
 
 

@@ -39,7 +39,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider.compat import AirflowException, AirflowFailException, AirflowNotFoundException
-from trainer_core.lifecycle import wait_state
 
 if TYPE_CHECKING:
     from trainer_core.model.jobs import Outcome
@@ -206,11 +205,13 @@ _CLASSES_BY_CATEGORY: dict[str, type[TrainJobFailedError]] = {
 
 def build_failure(outcome: Outcome, *, retry_can_help: bool = True) -> TrainJobFailedError:
     """Return the exception for a failed TrainJob by its diagnosis; a retry of a task that only reads cannot help."""
+    from trainer_core.lifecycle.wait_state import failure_message  # Parsing a DAG file does not need it.
+
     diagnosis = outcome.diagnosis
     cls = _CLASSES_BY_CATEGORY.get(diagnosis.category.value, TrainJobFailedError) if diagnosis else TrainJobFailedError
     if not (retry_can_help and diagnosis is not None and diagnosis.retryable):
         cls = _without_retries(cls)
-    return cls(wait_state.failure_message(outcome), outcome)
+    return cls(failure_message(outcome), outcome)
 
 
 def _without_retries(cls: type[TrainJobFailedError]) -> type[TrainJobFailedError]:

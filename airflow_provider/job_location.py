@@ -6,7 +6,7 @@ import ast
 import json
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
@@ -16,9 +16,11 @@ from airflow_provider.compat import XComNotFound
 from trainer_core.base import naming, validation
 from trainer_core.base.errors import JobElsewhereError, JobNotFoundError
 from trainer_core.base.secrets import redact
-from trainer_core.client import TrainerClient
 from trainer_core.model.config import ClusterConfig
 from trainer_core.model.jobs import TrainJobRef
+
+if TYPE_CHECKING:
+    from trainer_core.client import TrainerClient
 
 #: Key of the place in the storage of a task.
 _KEY = "trainjob_place"

@@ -17,7 +17,6 @@ from airflow.sdk.definitions._internal.mixins import ResolveMixin
 from trainer_core.base import validation
 from trainer_core.base.secrets import redact
 from trainer_core.base.text import shorten, write_text
-from trainer_core.client import backend_for
 from trainer_core.definition import request_builder
 from trainer_core.definition.initializers import Initializer, initializer_from_dict
 from trainer_core.model.func_args import PartialArgs
@@ -50,7 +49,6 @@ def build_spec(
         validation.check_size(what, value)
     if backend is not None and not isinstance(backend, str):
         raise ValueError(f"backend must be the name of a backend such as 'local', got {redact(backend)}")
-    name = backend or getattr(backend_config, "backend", None)
     definition: Any = trainer
     if isinstance(trainer, str):
         definition = _parse_yaml("trainer", trainer, "func: package.module:function")
@@ -58,7 +56,6 @@ def build_spec(
     trainer_args = get_func_args(definition)
     overrides = {} if func_args is None or is_late else check_func_args(func_args)
     all_args = _replace_upstream_results({**trainer_args, **overrides})
-    backend_class = backend_for(name) if name else None
     if is_late:
         definition = _set_func_args(definition, PartialArgs(all_args))
     elif all_args:
@@ -66,7 +63,7 @@ def build_spec(
     sources = initializer if isinstance(initializer, Mapping) else {}
     late_uris = {role: uri for role, uri in sources.items() if is_upstream_result(uri)}
     data = request_builder.build_request_data(
-        backend=backend_class,
+        backend=_find_backend(backend or getattr(backend_config, "backend", None)),
         runtime=runtime,
         trainer=definition,
         initializer=initializer_from_dict({**initializer, **dict.fromkeys(late_uris, _PLACEHOLDER)})
@@ -86,6 +83,15 @@ def build_spec(
         kept = {key: value for key, value in code["args"].items() if key not in overrides}
         code["args"] = _restore_upstream_results(kept, trainer_args)
     return data
+
+
+def _find_backend(name: str | None) -> type[Any] | None:
+    """Return the class of the backend; a DAG that names none does not load the client."""
+    if not name:
+        return None
+    from trainer_core.client import backend_for
+
+    return backend_for(name)
 
 
 class CodeContent(NamedTuple):

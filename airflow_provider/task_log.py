@@ -8,13 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer_core.base.errors import TrainerError
-from trainer_core.client import TrainerClient
 from trainer_core.model.jobs import Progress, TrainJobRef
 from trainer_core.model.logs import LogChunk
 from trainer_core.model.readable_log import ReadableLog
+
+if TYPE_CHECKING:
+    from trainer_core.client import TrainerClient
 
 #: Seconds between two reads of a log.
 POLL_SECONDS = 2.0

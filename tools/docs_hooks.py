@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 from typer.cli import get_docs_for_click
 
-from trainer_core.cli.app import app
+from trainer_core.cli.app import create_app
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -29,7 +29,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return Path("CONTRIBUTING.md").read_text(encoding="utf-8").replace("](docs/", "](")
     if "<!-- commands -->" not in markdown:
         return markdown
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(create_app())
     text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="trainjob", title="Commands")
     text = text.replace("][", "]\\[")  # "KEY[=VALUE][:effect]" is no Markdown link
     # One level down: the page has a title already.

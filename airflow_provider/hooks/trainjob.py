@@ -19,12 +19,12 @@ from airflow_provider import connections, get_provider_info, links
 from airflow_provider.compat import AirflowException
 from airflow_provider.exceptions import TrainJobConnectionMissingError
 from trainer_core.base.errors import TrainerError
-from trainer_core.client import TrainerClient
 from trainer_core.model.config import BackendConfig, config_from_dict
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+    from trainer_core.client import TrainerClient
     from trainer_core.k8s.preflight import PreflightReport
 
 __all__ = ["TrainJobHook"]
@@ -106,6 +106,8 @@ class TrainJobHook(BaseHook):
             TrainJobConnectionUnreadableError: As for `config`.
             BackendUnavailableError: An extra is not installed, or the backend cannot be reached.
         """
+        from trainer_core.client import TrainerClient  # Parsing a DAG file does not need it.
+
         return TrainerClient(self.config)
 
     def to_trigger_kwargs(self) -> dict[str, Any]:

@@ -64,7 +64,6 @@ from trainer_core.base.text import format_size
 from trainer_core.definition import request_builder
 from trainer_core.definition.initializers import Initializer
 from trainer_core.definition.request_builder import Option, Trainer
-from trainer_core.lifecycle.wait_state import PendingFailureLog
 from trainer_core.model.config import BackendConfig, ClusterConfig
 from trainer_core.model.jobs import ATTACHED_LABEL, CREATED, FAILED, Observation, Outcome, TrainJobRef
 from trainer_core.model.request import Owner, TrainJobRequest
@@ -598,6 +597,8 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
         client = self.hook.client
         forwarder = task_log.create_log_forwarder(client, ref, self.log, self._task_store)
         self._generation.save(ref, waits=True)
+        from trainer_core.lifecycle.wait_state import PendingFailureLog  # Parsing a DAG file does not need it.
+
         pending = PendingFailureLog(ref.name, lambda line: self.log.warning("%s", line))
 
         suspension = SuspensionWatch(ref.name)

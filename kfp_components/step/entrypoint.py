@@ -15,8 +15,8 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
-from kfp_components.step import best_of, gate, initialize, lifecycle, promote, source_version, train, wait
 from kfp_components.step.executor_input import Task
 from kfp_components.step.failure import print_error
 from kfp_components.step.sigterm import Terminated, handle_sigterm
@@ -27,28 +27,30 @@ _MODULE = "kfp_components.step.entrypoint"
 _OPTIONS = ("--interface", "--request")
 
 
-def _search(task: Task) -> None:
-    from kfp_components.step import search  # No other component needs the driver of a search.
-
-    search.search(task)
-
-
-#: What each component runs; its keyword arguments are the component's inputs.
-TARGETS: dict[str, Callable[..., None]] = {
-    "best_of": best_of.best_of,
-    "delete": lifecycle.delete,
-    "evaluate_gate": gate.evaluate_gate,
-    "initialize_dataset": initialize.initialize,
-    "initialize_model": initialize.initialize,
-    "look": source_version.look,
-    "promote": promote.promote,
-    "resume": lifecycle.resume,
-    "search": _search,
-    "submit": train.submit,
-    "suspend": lifecycle.suspend,
-    "train": train.train,
-    "wait": wait.wait,
+#: What each component runs, as module:function of this package; only that module is loaded. The function's keyword
+#: arguments are the component's inputs.
+TARGETS = {
+    "best_of": "best_of:best_of",
+    "delete": "lifecycle:delete",
+    "evaluate_gate": "gate:evaluate_gate",
+    "initialize_dataset": "initialize:initialize",
+    "initialize_model": "initialize:initialize",
+    "look": "source_version:look",
+    "promote": "promote:promote",
+    "resume": "lifecycle:resume",
+    "search": "search:search",
+    "submit": "train:submit",
+    "suspend": "lifecycle:suspend",
+    "train": "train:train",
+    "wait": "wait:wait",
 }
+
+
+def load_target(name: str) -> Callable[..., None]:
+    """Return the function that a component runs."""
+    module, _, function = TARGETS[name].partition(":")
+    target: Callable[..., None] = getattr(import_module(f"kfp_components.step.{module}"), function)
+    return target
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -64,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     name, executor_input, *_ = arguments
     try:
         with handle_sigterm():
-            _run_task(TARGETS[name], Task.parse(executor_input, options.get("--request")))
+            _run_task(load_target(name), Task.parse(executor_input, options.get("--request")))
     except Terminated:
         print_error(f"{name} was terminated")
         return 143

@@ -69,7 +69,7 @@ def no_job(tmp_path_factory, monkeypatch):
 @HOSTILE
 @given(data=st.data())
 def test_a_component_refuses_a_hostile_input_in_one_line(name, capfd, tmp_path_factory, data):
-    inputs = list_inputs(entrypoint.TARGETS[name])
+    inputs = list_inputs(entrypoint.load_target(name))
     values = data.draw(st.dictionaries(st.sampled_from(inputs), PLAIN, max_size=4), label="parameters")
     if "request" in inputs and data.draw(st.booleans(), label="with a request"):
         values["request"] = data.draw(REQUESTS, label="request")

@@ -19,7 +19,7 @@ from kfp_driver import COMPONENTS, REPOSITORY, component_spec, container, docume
 
 from kfp_components import container_spec
 from kfp_components.container_spec import VERSION
-from kfp_components.step.entrypoint import TARGETS
+from kfp_components.step.entrypoint import TARGETS, load_target
 from kfp_components.step.lifecycle import ExistingJobInputs
 from kfp_components.step.search import SearchInputs
 from kfp_components.step.train import JobInputs
@@ -226,7 +226,7 @@ def arguments_of(name):
         *([WaitInputs] if name in ("train", "wait") else []),
         *([ExistingJobInputs] if name in ("resume", "suspend") else []),
     ]
-    parameters = [p for each in [*shared, TARGETS[name]] for p in inspect.signature(each).parameters.values()]
+    parameters = [p for each in [*shared, load_target(name)] for p in inspect.signature(each).parameters.values()]
     return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
@@ -295,7 +295,9 @@ def test_the_dockerfile_copies_what_the_build_reads():
 
 
 def test_the_program_of_the_image_needs_no_kfp():
-    program = "import kfp_components.step.entrypoint, sys; sys.exit('kfp' in sys.modules)"
+    program = (
+        "from kfp_components.step.entrypoint import *; [*map(load_target, TARGETS)]; sys.exit('kfp' in sys.modules)"
+    )
 
     subprocess.run([sys.executable, "-c", program], check=True)
 

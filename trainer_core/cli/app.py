@@ -5,47 +5,25 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
-from importlib import metadata
+from collections.abc import Collection, Sequence
+from importlib import import_module, metadata
 from typing import Annotated, Any
 
 import typer
 
 from trainer_core.base.errors import TrainerError
 from trainer_core.base.text import shorten
-from trainer_core.cli import (
-    create_runtime,
-    debug,
-    doctor,
-    exit_codes,
-    jobs,
-    lint,
-    migrate,
-    runtimes,
-    search,
-    submit,
-    tracking,
-)
+from trainer_core.cli import exit_codes
 from trainer_core.cli.options import GlobalOptions, fill_optional_values, move_global_options
 
-app = typer.Typer(
-    help="Submit TrainJobs, follow them, and manage runtimes, on this machine or on a cluster.",
-    epilog=exit_codes.HELP,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-for _function in (
-    *(submit.submit, submit.initialize, submit.render),
-    *(jobs.list_jobs, jobs.compare, jobs.get, jobs.wait, jobs.logs, jobs.events, jobs.retry, debug.debug),
-    *(jobs.suspend, jobs.resume, jobs.cancel, jobs.delete, jobs.checkpoints, jobs.reap),
-    *(search.search, search.searches, doctor.doctor, lint.lint, migrate.migrate),
-    *(tracking.runs, tracking.promote, tracking.models),
-):
-    app.command(_function.__name__.removesuffix("_jobs"), epilog=exit_codes.HELP)(_function)
-runtimes.group.command()(create_runtime.create)
-app.add_typer(runtimes.group, name="runtimes")
-
+#: Module of each subcommand, in the order of the help.
+_MODULES = dict.fromkeys(("submit", "initialize", "render"), "submit")
+_MODULES |= dict.fromkeys(("list", "compare", "get", "wait", "logs", "events", "retry"), "jobs")
+_MODULES |= {"debug": "debug"}
+_MODULES |= dict.fromkeys(("suspend", "resume", "cancel", "delete", "checkpoints", "reap"), "jobs")
+_MODULES |= {"search": "search", "searches": "search", "doctor": "doctor", "lint": "lint", "migrate": "migrate"}
+_MODULES |= dict.fromkeys(("runs", "promote", "models"), "tracking")
+_MODULES |= {"runtimes": "create_runtime"}
 #: Characters of an error. Messages about what a user gave are shorter; those of clusters may list what is missing.
 _MAX_LINE = 2000
 #: Base class of usage errors; in click or in typer, depending on the version of typer.
@@ -58,7 +36,6 @@ def _print_version(requested: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def parse_global_options(
     context: typer.Context,
     backend: Annotated[
@@ -85,6 +62,26 @@ def parse_global_options(
     context.obj = GlobalOptions(backend, home, namespace, kube_context)
 
 
+def create_app(arguments: Collection[str] = ()) -> typer.Typer:
+    """Return the command with the subcommands that the arguments name, or all: only their modules are loaded."""
+    app = typer.Typer(
+        help="Submit TrainJobs, follow them, and manage runtimes, on this machine or on a cluster.",
+        epilog=exit_codes.HELP,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(parse_global_options)
+    named = [name for name in _MODULES if name in arguments and "--help" not in arguments]
+    for name in named or _MODULES:
+        module = import_module(f"trainer_core.cli.{_MODULES[name]}")
+        if name == "runtimes":
+            app.add_typer(module.group, name=name)
+        else:
+            app.command(name, epilog=exit_codes.HELP)(getattr(module, {"list": "list_jobs"}.get(name, name)))
+    return app
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command; print errors as one line on standard error."""
     logging.basicConfig(format="trainjob: %(message)s")
@@ -94,8 +91,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     _open_closed_outputs()
     try:
-        given = sys.argv[1:] if arguments is None else arguments
-        code = app(args=fill_optional_values(move_global_options(given)), prog_name="trainjob", standalone_mode=False)
+        given = fill_optional_values(move_global_options(sys.argv[1:] if arguments is None else arguments))
+        code = create_app(given)(args=given, prog_name="trainjob", standalone_mode=False)
     except typer.Exit as end:
         return int(end.exit_code)
     except (KeyboardInterrupt, typer.Abort):

@@ -10,7 +10,7 @@ import typer
 from trainer_core.base.errors import InvalidRequestError
 from trainer_core.cli.options import parse_key_values
 from trainer_core.cli.output import print_json, print_yaml
-from trainer_core.cli.runtimes import ManifestFormat, create_runtime_admin
+from trainer_core.cli.runtimes import ManifestFormat, create_runtime_admin, group
 from trainer_core.runtime_admin import runtime_builder
 from trainer_core.runtime_admin.diagnostics import ERROR
 from trainer_core.runtime_admin.runtime_builder import (
@@ -37,6 +37,7 @@ class GangScheduler(str, Enum):
 Values = list[str] | None
 
 
+@group.command()
 def create(
     context: typer.Context,
     kind: Annotated[Kind, typer.Argument(help="Framework of the runtime.")],

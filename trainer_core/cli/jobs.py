@@ -20,7 +20,6 @@ from trainer_core.base import naming, validation
 from trainer_core.base.errors import InvalidRequestError, JobEndedError, JobNotFoundError
 from trainer_core.base.text import format_size
 from trainer_core.cli.output import OutputFormat, OutputOption, format_time, print_json, print_table
-from trainer_core.cli.submit import print_job, wait_and_print
 from trainer_core.client import TrainerClient
 from trainer_core.frontend import job_table, pending_cancellations
 from trainer_core.k8s import kfp_runs
@@ -208,6 +207,8 @@ def wait(
 ) -> int:
     """Wait until a TrainJob has ended; print its progress and its result."""
     client = _get_client(context)
+    from trainer_core.cli.submit import wait_and_print  # It loads the modules of definitions.
+
     return wait_and_print(client, client.get_job_ref(name), timeout, output)
 
 
@@ -265,6 +266,8 @@ def retry(
 ) -> int:
     """Start the next attempt of a failed TrainJob, from its last checkpoint if it has one; print its name."""
     client = _get_client(context)
+    from trainer_core.cli.submit import print_job  # It loads the modules of definitions.
+
     return print_job(client, client.retry(name), wait, None, output)
 
 

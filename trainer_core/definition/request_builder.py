@@ -6,7 +6,6 @@ the rendered data.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -427,6 +426,8 @@ def _find_option_class(name: str) -> type[BaseOption]:
     if found is None:
         # Only this message loads all public names.
         options = [each for each in dir(trainer_core) if _get_option_class(each)]
+        import difflib  # Only for a mistake.
+
         known = validation.list_names(difflib.get_close_matches(name[:60], options, n=len(options), cutoff=0))
         raise ValueError(f"unknown option {shorten(name, 60)}; known are {known}")
     return found
