@@ -199,7 +199,7 @@ class ReportingBackend(DebugBackend):
         self.refs = [TrainJobRef("debug", "", f"job-{each}", f"uid-{each}") for each in range(number)]
         for ref in self.refs:
             tracking = TrackingRequest(uri=uri, run_id=ref.uid, experiment_id="1") if uri else None
-            own = request.model_copy(update={"name": ref.name, "tracking": tracking})
+            own = request.with_fields(name=ref.name, tracking=tracking)
             self._jobs[ref.name] = _DebugJob(own, ref, 0, datetime.now(timezone.utc), Path())
 
     def tail(

@@ -124,9 +124,9 @@ class SearchOperator(TrainJobOperator):
     def _submit_request(self, request: TrainJobRequest) -> TrainJobRef:
         from trainer_core.search.driver import SearchDriver  # Parsing a DAG file does not need it.
 
-        assert request.owner is not None  # noqa: S101 -- the request of a task has one
+        assert request.context.owner is not None  # noqa: S101 -- the request of a task has one
         client, definition = self.hook.client, SearchDefinition.from_dict(self.search)
-        self._driver = SearchDriver(client, request.owner, definition, request)
+        self._driver = SearchDriver(client, request.context.owner, definition, request)
         if not self._driver.exists:
             self._saved_place.announce(job_location.describe_place(client))
         self._state = self._driver.try_step()

@@ -417,7 +417,7 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
             raise
 
     def _describe_ref(self, ref: TrainJobRef, request: TrainJobRequest) -> dict[str, Any]:
-        return job_location.build_ref_data(self.hook.client, ref, request.partition)
+        return job_location.build_ref_data(self.hook.client, ref, request.context.partition)
 
     @property
     def _has_tracking_option(self) -> bool:
@@ -440,7 +440,7 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
             return request
         self._generation.continue_cleared()
         owner = Owner(**task_owner.build_owner(ti, self._generation.value))
-        return request.model_copy(update={"owner": owner})
+        return request.with_fields(owner=owner)
 
     def _continues_after_clear(self) -> bool:
         """Return whether Airflow kept the state of a task that was cleared, with a job that is not Complete."""

@@ -101,7 +101,7 @@ def connect(job: SubmittedJob) -> TrainerClient:
 
 def belongs_to(owner_key: str, request: TrainJobRequest) -> bool:
     """Return whether the request is that of a task's job, or of a trial of its search."""
-    owner, search = request.owner, request.search
+    owner, search = request.context.owner, request.context.search
     if owner is None or search is None:
         return owner is not None and owner.key == owner_key
     return search.key == owner_key and owner.key == f"{search.key}/{search.entry}"
@@ -117,7 +117,7 @@ def find_attempt(job: SubmittedJob, name: str) -> SubmittedJob:
     try:
         client = connect(job)
         ref = client.get_job_ref(naming.validate_name(name))
-        trial = client.get_job_request(ref).search if job.search else None
+        trial = client.get_job_request(ref).context.search if job.search else None
     except (TrainerError, ValueError) as error:
         raise UnreachableError(str(error)) from error
     # Other XComs are about the last attempt, or about the search.
@@ -143,7 +143,7 @@ def read_job(client: TrainerClient, ref: TrainJobRef) -> JobDetails:
     try:
         job, observation, events = client.get_job(ref.name), client.observe(ref), client.get_job_events(ref)
         restarts = observation.outcome.restarts if observation.outcome else observation.restarts
-        rules = client.get_job_request(ref).restart_policy if restarts else None
+        rules = client.get_job_request(ref).policy.restart_policy if restarts else None
         return JobDetails(job, observation, events, rules)
     except TrainerError as error:
         raise UnreachableError(str(error)) from error

@@ -94,7 +94,7 @@ def _describe_resumptions(client: TrainerClient, ref: TrainJobRef, history: Metr
     if not history.resumptions:
         return []
     try:
-        owner = client.get_job_request(ref).owner
+        owner = client.get_job_request(ref).context.owner
     except TrainerError:
         owner = None
     found = []

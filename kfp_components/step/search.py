@@ -51,7 +51,7 @@ def search(task: Task) -> None:
     )
     client = create_client(jobs.backend, jobs.backend_config)
     request, run = build_task_request(task, client, jobs, inputs.on_kill)
-    owner = request.owner or Owner(key=f"search/{request.name}", slug=str(request.name))
+    owner = request.context.owner or Owner(key=f"search/{request.context.name}", slug=str(request.context.name))
 
     def cancel() -> None:
         with SearchDriver(client, owner) as successor:

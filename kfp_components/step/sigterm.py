@@ -158,7 +158,7 @@ def submit_next(
     def submit(next_request: TrainJobRequest, *, before_create: Callable[[], None] | None = None) -> TrainJobRef:
         return held.enter_context(submit_job(client, next_request, on_kill, run, before_create))
 
-    if request is not None and request.owner is not None:
+    if request is not None and request.context.owner is not None:
         return submit(request.without_lookup())
     from trainer_core.client.attempts import start_next_attempt  # Only after a failure.
 

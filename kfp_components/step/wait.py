@@ -128,7 +128,7 @@ def _count_retries(client: TrainerClient, request: TrainJobRequest | None, ref: 
     if attempts == 1:
         return 0
     request = request or client.get_job_request(ref)
-    if request.owner is None:
+    if request.context.owner is None:
         print("there is no next attempt: a job with a job_name is one job")
         return 0
     done = next((job.attempt + 1 for job in client.find_jobs(request) if job.name == ref.name), attempts)

@@ -177,7 +177,7 @@ def test_the_run_of_a_task_is_in_the_experiment_of_the_connection_or_else_of_its
     connection = {"conn_type": "mlflow", "host": "http://127.0.0.1", "port": mlflow.port, "extra": of_connection}
     monkeypatch.setenv("AIRFLOW_CONN_MLFLOW_DEFAULT", json.dumps(connection))
     an_operator(wait_for_completion=False).execute({"ti": StandInTaskInstance()})
-    assert client.get_job_request(*names(client)).tracking.experiment == experiment
+    assert client.get_job_request(*names(client)).policy.tracking.experiment == experiment
 
 
 def test_the_trigger_has_plain_data_and_a_fixed_deadline(waiting):

@@ -151,7 +151,7 @@ def test_mapped_tasks_update_the_partition_that_each_names(trainjob_recorder, ru
     run_trainjob_dag(dag)
 
     assert sorted(read_events(model)) == ["apac", "emea"]
-    assert sorted(job.request.partition for job in trainjob_recorder.jobs) == ["apac", "emea"]
+    assert sorted(job.request.context.partition for job in trainjob_recorder.jobs) == ["apac", "emea"]
 
 
 def test_the_events_of_a_sensor_have_the_partition_of_its_job(trainjob_recorder, run_trainjob_dag):
@@ -238,8 +238,8 @@ def test_a_backfill_of_a_year_of_partitions_makes_a_job_for_each_once(trainjob_r
         train.execute({"ti": StandInTaskInstance(run_id=run_id, max_tries=1), "partition_key": key})
 
     assert len({key for _, key in runs}) == len(runs) == 365
-    assert sorted(job.request.partition for job in trainjob_recorder.jobs) == sorted(key for _, key in runs)
-    owners = {job.request.owner.key for job in trainjob_recorder.jobs}
+    assert sorted(job.request.context.partition for job in trainjob_recorder.jobs) == sorted(key for _, key in runs)
+    owners = {job.request.context.owner.key for job in trainjob_recorder.jobs}
     assert owners == {build_owner_key(StandInTaskInstance(run_id=run_id)) for run_id, _ in runs}
 
 
@@ -272,7 +272,7 @@ def test_a_cleared_task_continues_its_job_only_if_asked_and_its_state_was_kept(
     done = run_trainjob_task(operator, task_state_store=store)
     cleared = done.clear() if is_kept else run_cleared(done)
 
-    assert [job.request.owner.generation for job in trainjob_recorder.jobs] == generations
+    assert [job.request.context.owner.generation for job in trainjob_recorder.jobs] == generations
     assert cleared.returned == {"r2": 0.6}
     # A retry after the clear keeps to what the clear decided.
     assert cleared.retry().xcoms["ref"] == cleared.xcoms["ref"]

@@ -41,7 +41,7 @@ def test_a_recorded_task_is_submitted_and_nothing_runs(trainjob_recorder, run_tr
 
     assert (done.state, done.returned) == ("success", None)
     assert trainjob_recorder.job("train").args == {"number": 4}
-    assert trainjob_recorder.requests[0].runtime.name == "python"
+    assert trainjob_recorder.requests[0].work.runtime.name == "python"
 
 
 def test_a_recorded_job_has_the_scripted_outcome(trainjob_recorder, run_trainjob_task):
@@ -99,7 +99,7 @@ def test_any_backend_can_be_recorded_and_checks_its_options(trainjob_recorder, r
 
     job = trainjob_recorder.job()
     assert job.ref.backend == "kubernetes"
-    assert job.request.metadata.labels == {"team": "vision"}
+    assert job.request.policy.metadata.labels == {"team": "vision"}
 
 
 def test_the_recorder_refuses_invalid_arguments_like_a_real_backend(trainjob_recorder, run_trainjob_task):

@@ -66,7 +66,7 @@ def build_waiting(gate, **arguments):
 
 def list_trials(client):
     """Return the parameters of the trials, by the name of their job."""
-    jobs = {job.name: client.get_job_request(job.name).search for job in client.list_jobs()}
+    jobs = {job.name: client.get_job_request(job.name).context.search for job in client.list_jobs()}
     return {name: entry.parameters for name, entry in jobs.items() if entry is not None and entry.kind == "run"}
 
 

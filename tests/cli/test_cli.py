@@ -345,9 +345,9 @@ def test_arguments_and_options_of_the_command_line_are_added_to_a_definition(tra
     trainjob("submit", "-f", "job.yaml", "-a", "x=7", *checkpoints, "--name", "job", "--wait")
 
     request = TrainerClient().get_job_request("job")
-    assert request.trainer.code.args == {"x": 7, "rate": 0.5}
-    assert (request.metadata.labels, request.checkpoints.every_steps) == ({"team": "a"}, 2)
-    assert request.active_deadline_seconds == 600
+    assert request.work.trainer.code.args == {"x": 7, "rate": 0.5}
+    assert (request.policy.metadata.labels, request.policy.checkpoints.every_steps) == ({"team": "a"}, 2)
+    assert request.policy.active_deadline_seconds == 600
 
 
 def test_a_generated_name_begins_with_the_name_of_the_function(trainjob):

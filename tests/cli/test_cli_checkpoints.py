@@ -98,14 +98,14 @@ def test_a_retry_continues_from_the_last_checkpoint_and_is_started_once(trainjob
 
 def test_a_retry_of_a_retry_that_saved_nothing_continues_too(trainjob, broken, tmp_path):
     (tmp_path / "marker").unlink()
-    first = broken.get_job_request("nightly").checkpoints
+    first = broken.get_job_request("nightly").policy.checkpoints
     broken.backend.cancel(broken.retry("nightly"))
     broken.wait("nightly-1")
     (tmp_path / "marker").touch()
     assert broken.retry("nightly-1").name == "nightly-2"
     assert broken.wait("nightly-2").result[1] == 4
     assert broken.get_job_outcome("nightly-2").resumed_from >= 2
-    assert first.nonce in broken.get_job_request("nightly-2").checkpoints.scope
+    assert first.nonce in broken.get_job_request("nightly-2").policy.checkpoints.scope
 
 
 def test_a_job_can_start_from_the_uri_of_a_listed_checkpoint(trainjob, broken, tmp_path):

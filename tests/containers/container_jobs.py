@@ -41,7 +41,7 @@ def build_runtime(name: str = "python", **pod) -> dict:
 
 def build_plan(request: TrainJobRequest | None = None, raw: dict | None = None, **settings) -> dict:
     request = request or build_request()
-    raw = raw or PACKAGED.get(request.runtime.name if request.runtime else "python")
+    raw = raw or PACKAGED.get(request.work.runtime.name if request.work.runtime else "python")
     return render_plan(request, raw, ContainerBackendConfig(**settings))
 
 

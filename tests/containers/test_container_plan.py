@@ -207,7 +207,7 @@ def test_a_dataset_and_a_model_in_one_volume_share_a_mount():
 
 def test_credentials_are_in_neither_arguments_nor_environment_nor_labels():
     asked = build_request(initializer={"dataset": {"storage_uri": "hf://owner/data"}})
-    asked = asked.model_copy(update={"literal_secrets": {"dataset.ACCESS_TOKEN": "hf_secret"}})
+    asked = asked.with_fields(literal_secrets={"dataset.ACCESS_TOKEN": "hf_secret"})
     step = build_plan(asked)["steps"][0]
     job = create_request.build_create_request(
         build_job(asked), step, CreateInputs("data", {}, {"Entrypoint": ["python", "-m", "fetch"], "Cmd": None})
@@ -256,7 +256,7 @@ TRACKED = {"tracking": {"env": TRACKING_ENV}}
 
 
 def with_token(asked):
-    return asked.model_copy(update={"literal_secrets": {"trainer.MLFLOW_TRACKING_TOKEN": "hf_secret"}})
+    return asked.with_fields(literal_secrets={"trainer.MLFLOW_TRACKING_TOKEN": "hf_secret"})
 
 
 def test_the_tracking_server_and_its_credentials_reach_the_node_of_a_function_by_a_file():

@@ -157,7 +157,7 @@ def test_a_job_whose_functions_returned_while_it_was_suspended_is_complete():
     "request_",
     [
         TrainJobRequest.parse({"name": "digits", "trainer": {"kind": "container", "image": "train:1"}}),
-        request_with_dataset().model_copy(update={"trainer": None}),
+        request_with_dataset().with_fields(trainer=None),
     ],
     ids=["an image", "no training"],
 )

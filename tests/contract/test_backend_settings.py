@@ -91,12 +91,12 @@ def test_default_options_are_those_of_jobs_without_them_and_a_change_leaves_subm
     request = client.build_request(**owned, options=[Suspend()])
     assert env.STALLED in json.dumps(client.render(request.with_name("job")))
     ref = client.submit(request)
-    assert client.get_job_request(ref).stalled.after == 1800
+    assert client.get_job_request(ref).policy.stalled.after == 1800
     changed = connect("40m")
     assert changed.submit(request) == ref
     assert "continues as it was first submitted" not in caplog.text
     submitted = changed.get_job_request(ref)
-    assert (submitted.stalled.after, submitted.fingerprint()) == (1800, request.fingerprint())
+    assert (submitted.policy.stalled.after, submitted.fingerprint()) == (1800, request.fingerprint())
     explicit = changed.build_request(**owned, options=[Suspend(), Stalled(after="1h")])
     assert explicit.fingerprint() != request.fingerprint()
     assert "3600" in json.dumps(changed.render(explicit.with_name("job")))

@@ -53,7 +53,7 @@ class ManualJob:
     def status(self) -> str:
         if self.outcome is not None:
             return self.outcome.status
-        return SUSPENDED if self.request.suspend else RUNNING
+        return SUSPENDED if self.request.policy.suspend else RUNNING
 
 
 class ManualBackend(Backend):
@@ -81,7 +81,7 @@ class ManualBackend(Backend):
         job.outcome = Outcome(ref=job.ref.to_dict(), status=FAILED, diagnosis=diagnosis)
 
     def list_running(self) -> list[ManualJob]:
-        return [job for job in self.jobs.values() if job.outcome is None and not job.request.suspend]
+        return [job for job in self.jobs.values() if job.outcome is None and not job.request.policy.suspend]
 
     def resolve_request(self, request: TrainJobRequest) -> TrainJobRequest:
         return request
@@ -91,18 +91,18 @@ class ManualBackend(Backend):
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
         self.on_call("find_jobs")
-        key, own_name = request.owner.key if request.owner else None, request.get_attempt_name()
+        key, own_name = request.context.owner.key if request.context.owner else None, request.get_attempt_name()
         return [
             ExistingJob(
                 name,
                 job.status,
                 job.request.fingerprint(),
-                job.request.owner.key if job.request.owner else None,
-                job.request.owner.generation if job.request.owner else None,
+                job.request.context.owner.key if job.request.context.owner else None,
+                job.request.context.owner.generation if job.request.context.owner else None,
                 job.attempt,
             )
             for name, job in self.jobs.items()
-            if name == own_name or (job.request.owner and job.request.owner.key == key)
+            if name == own_name or (job.request.context.owner and job.request.context.owner.key == key)
         ]
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
@@ -145,7 +145,7 @@ class ManualBackend(Backend):
         return {
             name: None if name in known else (job.ref, job.request, Observation(job.status, job.progress, job.outcome))
             for name, job in self.jobs.items()
-            if job.request.search and job.request.search.key == key
+            if job.request.context.search and job.request.context.search.key == key
         }
 
     def logs(self, ref: TrainJobRef, step: str, follow: bool = False) -> Iterator[str]:
@@ -164,7 +164,7 @@ class ManualBackend(Backend):
         """Report a value at the next rung, as the node of a function does."""
         job = self.jobs[name]
         rungs = job.progress.objective.rungs if job.progress and job.progress.objective else ()
-        rung = job.request.search.rung if job.request.search else None
+        rung = job.request.context.search.rung if job.request.context.search else None
         rung = len(rungs) if rung is None else rung  # A promoted run skips those that it has passed.
         rungs = (*rungs, RungValue(rung, step, value, time.time_ns() // 1_000_000))
         job.progress = Progress(step, None, {metric: value}, objective=ObjectiveReport(value, step, value, rungs))
@@ -181,7 +181,7 @@ class ManualBackend(Backend):
 
     def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
         job = self.jobs.get(ref.name)
-        if self.cancel_deletes and job is not None and job.outcome is None and not job.request.suspend:
+        if self.cancel_deletes and job is not None and job.outcome is None and not job.request.policy.suspend:
             self.jobs.pop(ref.name)
             return
         if job is not None and job.ref.uid == ref.uid and job.outcome is None:
@@ -202,7 +202,7 @@ class ManualBackend(Backend):
             creation_timestamp=datetime.now(timezone.utc),
             status=job.status,
             uid=job.ref.uid,
-            labels=dict(job.request.metadata.labels),
+            labels=dict(job.request.policy.metadata.labels),
         )
 
     def list_jobs(self) -> list[TrainJob]:

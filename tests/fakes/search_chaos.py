@@ -90,7 +90,7 @@ def _compare(client: TrainerClient, outcome: SearchOutcome, trials: int, kind: s
     undisturbed = TrainerClient(DebugBackendConfig())
     expected = undisturbed.wait_for_search(_start_search(undisturbed, trials, kind))
     entries = snapshot.list_jobs(client, "search/tune")
-    sections = [request.search for _, request, _ in entries if request.search]
+    sections = [request.context.search for _, request, _ in entries if request.context.search]
     runs = [(section.trial, section.rung) for section in sections if section.kind == "run"]
     checks = {
         "parameters": [trial.values for trial in outcome.trials] == [trial.values for trial in expected.trials],

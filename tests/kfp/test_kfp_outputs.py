@@ -221,7 +221,7 @@ def test_the_outputs_of_a_job_that_has_ended_name_it_and_each_of_its_resumptions
     task.make_output_folders()
     client = TrainerClient(DebugBackendConfig())
     request = client.build_request(runtime="python", trainer=CustomTrainer(definitions.score, {"rate": 0.5}))
-    ref = client.submit(request.model_copy(update={"name": None, "owner": Owner(key="run/train", slug="train")}))
+    ref = client.submit(request.with_fields(name=None, owner=Owner(key="run/train", slug="train")))
     history = MetricHistory()
     history.resumptions += [(5, ref.name, 0), (6, "warm", 0)]
     outputs.write_outcome(task, client, client.wait(ref), history)

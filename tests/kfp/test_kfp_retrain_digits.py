@@ -27,4 +27,4 @@ def test_the_committed_pipeline_trains_a_good_model_and_promotes_it(tmp_path, cl
     assert float(shown["accuracy"]) >= 0.95
     assert Path(shown["model"]).exists()
     assert promoted["version"] == ref.name
-    assert client.get_job_request(ref).trainer.code.args["epochs"] == 12
+    assert client.get_job_request(ref).work.trainer.code.args["epochs"] == 12

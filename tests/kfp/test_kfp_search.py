@@ -62,7 +62,7 @@ def search(task, request_of):
 
 
 def list_trials(client):
-    entries = {job.name: client.get_job_request(job.name).search for job in client.list_jobs()}
+    entries = {job.name: client.get_job_request(job.name).context.search for job in client.list_jobs()}
     return {name: entry.parameters for name, entry in entries.items() if entry and entry.kind == "run"}
 
 
@@ -201,7 +201,7 @@ def test_the_best_parameters_are_arguments_of_the_next_task(client, tmp_path):
     (final,) = (
         {job.name for job in client.list_jobs()}
         - trials.keys()
-        - {job.name for job in client.list_jobs() if client.get_job_request(job.name).search}
+        - {job.name for job in client.list_jobs() if client.get_job_request(job.name).context.search}
     )
     best = min(trials.values(), key=lambda parameters: parameters["x"] ** 2)
-    assert client.get_job_request(final).trainer.code.args == best
+    assert client.get_job_request(final).work.trainer.code.args == best

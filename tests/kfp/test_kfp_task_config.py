@@ -105,16 +105,16 @@ def applied(task_config, backend="kubernetes", **trainer):
 def test_a_request_for_cpu_does_not_become_a_limit_of_training():
     request = applied({"resources": {"requests": {"cpu": "500m"}, "limits": {"nvidia.com/gpu": "1"}}})
 
-    assert request.trainer.resources_per_node is None
-    assert request.distributed.requests == {"cpu": "500m", "nvidia.com/gpu": "1"}
-    assert request.distributed.limits == {"nvidia.com/gpu": "1"}
+    assert request.work.trainer.resources_per_node is None
+    assert request.work.distributed.requests == {"cpu": "500m", "nvidia.com/gpu": "1"}
+    assert request.work.distributed.limits == {"nvidia.com/gpu": "1"}
 
 
 def test_limits_alone_are_the_resources_of_a_node():
     request = applied({"resources": {"limits": {"cpu": "4"}}}, resources_per_node={"gpu": 1, "cpu": 2})
 
-    assert request.trainer.resources_per_node == {"nvidia.com/gpu": "1", "cpu": "4"}
-    assert request.distributed is None
+    assert request.work.trainer.resources_per_node == {"nvidia.com/gpu": "1", "cpu": "4"}
+    assert request.work.distributed is None
 
 
 #: What the driver of KFP 2.17 adds to the environment of every task of some installations.
@@ -129,13 +129,13 @@ INJECTED = [
 def test_proxies_of_the_installation_reach_training_and_the_run_of_the_step_does_not(backend):
     request = applied({"env": INJECTED}, backend)
 
-    assert request.trainer.env == {"HTTPS_PROXY": "http://proxy:3128"}
+    assert request.work.trainer.env == {"HTTPS_PROXY": "http://proxy:3128"}
 
 
 def test_variables_of_the_installation_give_way_to_those_of_the_trainer():
     request = applied({"env": INJECTED}, env={"MLFLOW_RUN_ID": "mine", "HTTPS_PROXY": "http://other:3128"})
 
-    assert request.trainer.env == {"MLFLOW_RUN_ID": "mine", "HTTPS_PROXY": "http://other:3128"}
+    assert request.work.trainer.env == {"MLFLOW_RUN_ID": "mine", "HTTPS_PROXY": "http://other:3128"}
 
 
 def test_variables_of_the_installation_do_not_refuse_a_request_without_a_trainer():
@@ -159,7 +159,7 @@ def test_a_step_that_trains_itself_has_its_environment_and_volumes_already(backe
 
     request = applied({"env": [*INJECTED, {"name": "MODE", "value": "fast"}], **mounted}, backend)
 
-    assert (request.trainer.env, request.patches) == ({}, ())
+    assert (request.work.trainer.env, request.work.patches) == ({}, ())
 
 
 REFERENCES = [

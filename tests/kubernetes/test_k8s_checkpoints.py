@@ -186,7 +186,7 @@ def test_the_nonce_of_a_job_without_an_owner_is_no_part_of_its_work():
     created = request.with_checkpoints_nonce("0123456789")
     assert created.fingerprint() == request.fingerprint()
     assert created.list_differences(request) == []
-    assert TrainJobRequest.from_json(created.to_json()).checkpoints.nonce == "0123456789"
+    assert TrainJobRequest.from_json(created.to_json()).policy.checkpoints.nonce == "0123456789"
 
 
 def test_a_configuration_names_the_place():

@@ -74,7 +74,7 @@ def test_the_kubernetes_models_accept_the_job_and_claim_of_an_initialize_only_re
     assert models.IoK8sApiCoreV1PersistentVolumeClaimSpec.from_dict(claim["spec"]).to_dict() == claim["spec"]
 
 
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if EXAMPLES[name].request().literal_secrets])
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if EXAMPLES[name].request().context.literal_secrets])
 def test_a_literal_secret_is_rendered_only_into_its_secret(name):
     *others, secret = EXAMPLES[name].objects()
     assert "hf_literal" in json.dumps(secret)

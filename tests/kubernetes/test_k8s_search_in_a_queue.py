@@ -37,7 +37,7 @@ def test_a_loser_leaves_its_value_in_a_record_before_its_job_is_deleted():
 
         entries = {}
         for raw in cluster.objects("TrainJob"):
-            section = client.get_job_request(raw["metadata"]["name"]).search
+            section = client.get_job_request(raw["metadata"]["name"]).context.search
             entries[section.entry] = (section.reason, "kueue.x-k8s.io/queue-name" in raw["metadata"]["labels"])
         assert entries == {0: (None, True), 2: ("stopped", False), 3: ("complete", False)}
         writes = [request for request in cluster.requests if request.verb in ("create", "delete")]

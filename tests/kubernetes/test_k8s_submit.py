@@ -366,7 +366,7 @@ def test_a_runtime_can_be_selected_by_kind(stage):
     cluster, client = stage
     add_to_the_namespace(cluster)
     client.train(client.get_runtime("python"), options=[Name("mine")])
-    client.submit(a_request("shared").model_copy(update={"runtime": SHARED}))
+    client.submit(a_request("shared").with_fields(runtime=SHARED))
     kinds_used = {job["metadata"]["name"]: job["spec"]["runtimeRef"]["kind"] for job in cluster.objects("TrainJob")}
     assert kinds_used == {"mine": "TrainingRuntime", "shared": "ClusterTrainingRuntime"}
 

@@ -53,7 +53,7 @@ def test_thousands_of_jobs_are_listed_newest_first_and_those_of_an_owner_are_fou
     create_old_jobs(ages)
     assert names(client) == [f"old-{number}" for number in sorted(range(MANY), key=lambda number: ages[number])]
 
-    request = ask().model_copy(update={"name": None, "owner": Owner(key="dag/run/task", slug="old")})
+    request = ask().with_fields(name=None, owner=Owner(key="dag/run/task", slug="old"))
     ref = client.submit(request)
     client.wait(ref)
     assert [found.name for found in client.find_jobs(request)] == [ref.name]

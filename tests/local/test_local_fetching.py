@@ -115,7 +115,7 @@ def test_a_secret_is_visible_to_the_initializer_only(client, ask, initializer, s
     asked = ask(returns_variables_with, {"text": secret[2:]}, initializer=initializer(**keys))
     outcome = client.wait(client.submit(asked), timeout=PATIENCE)
     assert outcome.succeeded, outcome.diagnosis
-    assert wait_until_dead([supervisor_of(home, asked.name)])  # It deletes files at its end.
+    assert wait_until_dead([supervisor_of(home, asked.context.name)])  # It deletes files at its end.
     signed = [headers["Authorization"] for _, _, headers in storage.seen if "Authorization" in headers]
     assert {KEYS["access_key_id"] in text for text in signed} == {True}
     assert [text for text in outcome.result if secret in text] == []

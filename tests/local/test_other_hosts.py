@@ -87,7 +87,7 @@ def test_a_free_lock_proves_the_end_of_a_job_of_the_same_machine(client, running
 
 def test_a_retry_on_another_host_does_not_start_a_second_job(client, ask, be_on, home, gate):
     def request():
-        return ask(waits_at, {"gate": gate}).model_copy(update={"owner": Owner(key="run/task", generation="1")})
+        return ask(waits_at, {"gate": gate}).with_fields(owner=Owner(key="run/task", generation="1"))
 
     ref = client.submit(request())
     assert "it runs" in client.get_job_logs("job", follow=True)

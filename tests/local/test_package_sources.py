@@ -165,7 +165,7 @@ def test_a_container_installs_the_package_of_the_index_that_the_file_names(ask, 
     default, team = indexes
     project = write(tmp_path / "project", {**SHARED, "uv.lock": build_lock(default, team)})
     (tmp_path / "tmp").mkdir()
-    trainer = ask(imports_all, {"names": ["tools"]}, packages_to_install="uv.lock", code=project).trainer
+    trainer = ask(imports_all, {"names": ["tools"]}, packages_to_install="uv.lock", code=project).work.trainer
     wanted = json.dumps({"packages": trainer.packages, "index_urls": trainer.pip_index_urls})
     env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
     installed = subprocess.run([sys.executable, "-c", INSTALL, wanted], env=env, capture_output=True, text=True)
@@ -199,7 +199,7 @@ def test_what_uv_itself_locks_for_a_member_of_a_workspace_is_installed(client, a
         check=True,
     )
     request = ask("night:main", packages_to_install="jobs/night/uv.lock", code=workspace)
-    assert [each.partition(" ")[0] for each in request.trainer.packages] == ["basics==2.0", "tools==1.0"]
+    assert [each.partition(" ")[0] for each in request.work.trainer.packages] == ["basics==2.0", "tools==1.0"]
     assert client.wait(client.submit(request), timeout=PATIENCE).result == ["team", "local"]
     from_the_member = ask("night:main", packages_to_install="uv.lock", code=workspace)
     assert [each.partition(" ")[0] for each in from_the_member.trainer.packages] == ["extra==1.0"]

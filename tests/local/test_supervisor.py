@@ -119,7 +119,7 @@ def test_killing_the_process_group_of_the_supervisor_ends_all_processes_of_the_j
 
 def test_a_retry_ends_the_processes_of_a_job_whose_supervisor_and_guard_were_killed(client, ask, home, gate):
     def request(func, args=None):
-        return ask(func, args).model_copy(update={"owner": Owner(key="run/task", slug="task", generation="1")})
+        return ask(func, args).with_fields(owner=Owner(key="run/task", slug="task", generation="1"))
 
     ref = client.submit(request(keeps_children, {"gate": gate}))
     assert "it runs" in client.get_job_logs(ref.name, follow=True)

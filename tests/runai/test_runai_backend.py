@@ -270,7 +270,7 @@ def test_a_literal_token_becomes_a_secret_of_the_job():
     with run_cluster() as (cluster, client):
         trainer = CustomTrainer(func=return_env, func_args={"name": "TOKEN"})
         request = client.build_request(runtime="python", trainer=trainer, options=[Name("job")])
-        ref = client.submit(request.model_copy(update={"literal_secrets": {"trainer.TOKEN": SecretStr("s3cr3t")}}))
+        ref = client.submit(request.with_fields(literal_secrets={"trainer.TOKEN": SecretStr("s3cr3t")}))
         assert wait_for_end(client, ref).result == "s3cr3t"
         (secret,) = cluster.objects("Secret", NAMESPACE)
         assert secret["metadata"]["ownerReferences"][0]["uid"] == ref.uid

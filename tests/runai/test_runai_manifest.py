@@ -112,7 +112,7 @@ def test_variable_references_in_the_env_are_escaped():
 
 def test_a_workload_asks_for_the_memory_of_the_attempt():
     request = build_container_request(resources_per_node={"memory": "8Gi"})
-    workload = render(request.model_copy(update={"more_memory": MoreMemory(limit="32Gi"), "attempt_memory": "12Gi"}))
+    workload = render(request.with_fields(more_memory=MoreMemory(limit="32Gi"), attempt_memory="12Gi"))
     assert (workload["spec"]["memory"], workload["spec"]["memoryLimit"]) == ({"value": "12Gi"}, {"value": "12Gi"})
 
 

@@ -124,7 +124,7 @@ def test_claims_are_mounted_at_the_paths_of_the_initializers(claims, mount_paths
 
 
 def test_a_name_that_is_too_long_for_its_service_is_refused():
-    request = build_request().model_copy(update={"name": "n" * 49})
+    request = build_request().with_fields(name="n" * 49)
     with pytest.raises(UnsupportedError, match="use at most 48"):
         render(request)
 
@@ -133,7 +133,7 @@ def test_what_a_workload_can_just_express_is_accepted():
     trainer = {**CONTAINER, "resources_per_node": {"cpu": 4, "mig-1g.5gb": 1}}
     checkpoints = {"uri": "s3://bucket/runs", "every_steps": 1, "grace": 30}
     request = build_request(trainer=trainer, checkpoints=checkpoints)
-    assert render(request.model_copy(update={"name": "n" * 48}))["metadata"]["name"] == "n" * 48
+    assert render(request.with_fields(name="n" * 48))["metadata"]["name"] == "n" * 48
 
 
 def test_fields_of_the_master_that_contradict_the_request_are_refused():

@@ -37,7 +37,7 @@ from trainer_core.base.errors import (
 from trainer_core.client.runs import JobRuns
 from trainer_core.definition.trainers import CustomTrainer
 from trainer_core.model.jobs import Category, Outcome, Progress, TrainJobRef
-from trainer_core.model.request import Code, Owner, Project, TrainerRequest, TrainJobRequest
+from trainer_core.model.request import Code, Owner, Project, TrainerRequest, TrainJobRequest, Work
 from trainer_core.search import sampling, tables, template as templates
 from trainer_core.search.driver import SearchDriver, SearchState
 from trainer_core.search.results import Metric, Result, SearchOutcome, Trial
@@ -73,9 +73,9 @@ def backend(client: TrainerClient) -> ManualBackend:
 def finish(client: TrainerClient, name: str) -> None:
     """End a running trial with the value of its function."""
     request = client.get_job_request(name)
-    assert request.trainer
-    assert request.trainer.code
-    backend(client).complete(name, **train(**request.trainer.code.args))
+    assert request.work.trainer
+    assert request.work.trainer.code
+    backend(client).complete(name, **train(**request.work.trainer.code.args))
 
 
 def run_to_end(client: TrainerClient, driver: SearchDriver) -> SearchState:
@@ -90,13 +90,19 @@ def run_to_end(client: TrainerClient, driver: SearchDriver) -> SearchState:
 
 
 def list_runs(client: TrainerClient) -> list[ManualJob]:
-    runs = [job for job in backend(client).jobs.values() if job.request.search and job.request.search.kind == "run"]
-    return sorted(runs, key=lambda job: job.request.search.entry if job.request.search else 0)
+    runs = [
+        job
+        for job in backend(client).jobs.values()
+        if job.request.context.search and job.request.context.search.kind == "run"
+    ]
+    return sorted(runs, key=lambda job: job.request.context.search.entry if job.request.context.search else 0)
 
 
 def list_trials(client: TrainerClient) -> list[tuple[Any, Any]]:
     return [
-        (job.request.search.trial, job.request.search.parameters) for job in list_runs(client) if job.request.search
+        (job.request.context.search.trial, job.request.context.search.parameters)
+        for job in list_runs(client)
+        if job.request.context.search
     ]
 
 
@@ -341,7 +347,7 @@ def test_a_new_generation_ends_the_old_trials_and_refuses_the_old_driver(client:
         with open_search(client, first.model_copy(update={"generation": "1"})) as new:
             new.step()
             running = backend(client).list_running()
-            assert {job.request.owner.generation for job in running if job.request.owner} == {"1"}
+            assert {job.request.context.owner.generation for job in running if job.request.context.owner} == {"1"}
             with pytest.raises(ConflictError, match="newer generation"):
                 run_to_end(client, old)
             run_to_end(client, new)
@@ -414,7 +420,7 @@ def test_drivers_killed_at_any_call_make_the_trials_of_an_undisturbed_search(see
     ]
     assert list_trials(world) == list_trials(quiet)
     assert most <= 3
-    entries = sorted(job.request.search.entry for job in jobs.values() if job.request.search)
+    entries = sorted(job.request.context.search.entry for job in jobs.values() if job.request.context.search)
     assert entries == list(range(13))
 
 
@@ -432,7 +438,7 @@ def test_failures_deletions_and_kills_end_with_each_trial_settled_once(seed: int
     driver = outcome = None
     while outcome is None:
         for job in list(backend(world).list_running()):
-            section, chance = job.request.search, dice.random()
+            section, chance = job.request.context.search, dice.random()
             assert section is not None
             assert section.trial is not None
             known = parameters.setdefault(section.trial, [])
@@ -444,7 +450,7 @@ def test_failures_deletions_and_kills_end_with_each_trial_settled_once(seed: int
             elif chance < 0.35 and len(jobs) > section.entry + 1:
                 backend(world).delete(job.ref)
         assert len(backend(world).list_running()) <= 3
-        live = [job.request.search.trial for job in backend(world).list_running() if job.request.search]
+        live = [job.request.context.search.trial for job in backend(world).list_running() if job.request.context.search]
         assert len(live) == len(set(live))
         with suppress(KilledError):
             if driver is None:
@@ -527,7 +533,7 @@ def test_trials_pause_at_rungs_and_the_best_is_trained_fully(client: TrainerClie
     ) as driver:
         while (outcome := driver.step().outcome) is None:
             for job in backend(client).list_running():
-                section = job.request.search
+                section = job.request.context.search
                 assert section is not None
                 if section.until is None:
                     backend(client).complete(job.ref.name, loss=section.parameters["x"])
@@ -587,8 +593,8 @@ def test_the_newest_job_has_all_results_where_jobs_are_deleted_after_a_time(clie
         outcome = run_to_end(client, driver).outcome
     assert outcome is not None
     assert [trial.status for trial in outcome.trials] == ["Complete"] * 6
-    (record,) = (job.request for job in backend(client).jobs.values() if job.request.search.kind == "record")
-    assert record.delete_after_seconds == 60
+    (record,) = (job.request for job in backend(client).jobs.values() if job.request.context.search.kind == "record")
+    assert record.policy.delete_after_seconds == 60
 
 
 def test_the_best_so_far_is_logged_once_by_all_drivers(client: TrainerClient, caplog: pytest.LogCaptureFixture) -> None:
@@ -660,7 +666,7 @@ def test_the_files_of_a_project_are_packed_once(client: TrainerClient, tmp_path:
 
 def test_projects_that_fill_a_cluster_are_refused_with_both_sizes() -> None:
     code = Code.model_construct(project=Project.model_construct(archive="x" * 800_000))
-    request = TrainJobRequest.model_construct(trainer=TrainerRequest.model_construct(code=code))
+    request = TrainJobRequest(work=Work.model_construct(trainer=TrainerRequest.model_construct(code=code)))
     templates.check_project_size(request, 60)
     with pytest.raises(InvalidRequestError, match=r"have 800 kB, and 70 trials would store 56 MB"):
         templates.check_project_size(request, 70)
@@ -720,7 +726,7 @@ def test_an_entry_has_the_trials_that_have_ended_since_the_last_table_of_all_als
         run_to_end(client, driver)
     with open_search(client, trial_config=TrialConfig(41, 1)) as driver:
         driver.step()
-    section = list_runs(client)[-1].request.search
+    section = list_runs(client)[-1].request.context.search
     assert section is not None
     # Entry 32 has the table of all trials that had ended before it.
     assert [line[0] for line in section.settled] == list(range(32, 40))

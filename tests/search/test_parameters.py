@@ -57,33 +57,33 @@ IMAGE = build(
 
 def test_a_function_gets_its_parameters_as_arguments_in_their_types() -> None:
     run = run_trial(FUNCTION, **{"lr": 1, "opt.decay": 0.2})
-    assert run.trainer is not None
-    assert run.trainer.code is not None
-    assert run.trainer.code.args == {"opt": {"momentum": 1, "decay": 0.2}, "lr": 1.0}
+    assert run.work.trainer is not None
+    assert run.work.trainer.code is not None
+    assert run.work.trainer.code.args == {"opt": {"momentum": 1, "decay": 0.2}, "lr": 1.0}
 
 
 def test_every_trainer_gets_the_parameters_as_variables() -> None:
     run = run_trial(IMAGE, **{"lr": 1e-5, "opt.decay": 0.1})
-    assert run.trainer is not None
-    assert run.trainer.env["KUBEFLOW_TRAINER_OPT_LR"] == "1e-05"
-    assert run.trainer.env["KUBEFLOW_TRAINER_OPT_OPT__DECAY"] == "0.1"
-    assert run.trainer.env["TRAINJOB_HYPERPARAMETERS"] == '{"lr": 1e-05, "opt.decay": 0.1}'
+    assert run.work.trainer is not None
+    assert run.work.trainer.env["KUBEFLOW_TRAINER_OPT_LR"] == "1e-05"
+    assert run.work.trainer.env["KUBEFLOW_TRAINER_OPT_OPT__DECAY"] == "0.1"
+    assert run.work.trainer.env["TRAINJOB_HYPERPARAMETERS"] == '{"lr": 1e-05, "opt.decay": 0.1}'
 
 
 def test_placeholders_of_an_image_are_replaced() -> None:
     run = run_trial(IMAGE, **{"lr": 0.25, "opt.decay": 0.1})
-    assert run.trainer is not None
-    assert run.trainer.args == ("--lr=0.25",)
-    assert run.trainer.env["RATE"] == "0.25"
+    assert run.work.trainer is not None
+    assert run.work.trainer.args == ("--lr=0.25",)
+    assert run.work.trainer.env["RATE"] == "0.25"
 
 
 def test_a_recipe_gets_its_parameters_as_fields() -> None:
     request = build(BuiltinTrainer(TorchTuneConfig(epochs=1, peft_config=LoraConfig(lora_rank=8))))
     changed = apply_parameters(request, {"batch_size": 2, "peft_config.lora_rank": 16})
-    assert changed.trainer is not None
-    assert changed.trainer.config is not None
-    assert changed.trainer.config["batch_size"] == 2
-    assert changed.trainer.config["peft_config"]["lora_rank"] == 16
+    assert changed.work.trainer is not None
+    assert changed.work.trainer.config is not None
+    assert changed.work.trainer.config["batch_size"] == 2
+    assert changed.work.trainer.config["peft_config"]["lora_rank"] == 16
     with pytest.raises(InvalidRequestError, match="unknown field rank"):
         apply_parameters(request, {"rank": 1})
 
@@ -98,7 +98,7 @@ def test_a_parameter_that_the_trainer_does_not_have_is_refused() -> None:
 
 def test_more_memory_for_the_retries_of_a_trial_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match=r"^MoreMemory: a retry of a trial asks for the memory of the"):
-        check_trial(FUNCTION.model_copy(update={"more_memory": MoreMemory(limit="32Gi")}), DEFINITION)
+        check_trial(FUNCTION.with_fields(more_memory=MoreMemory(limit="32Gi")), DEFINITION)
 
 
 @pytest.mark.parametrize("template", [FUNCTION, IMAGE], ids=["function", "image"])
@@ -108,7 +108,7 @@ def test_the_template_of_a_search_is_found_again_in_each_of_its_runs(template: T
     digest = templates.compute_digest(templates.strip_template(template), DEFINITION)
     assert templates.compute_digest(restored, DEFINITION) == digest
     again = run_trial(restored, **{"lr": 0.75, "opt.decay": 0.1})
-    assert again.trainer == run_trial(template, **{"lr": 0.75, "opt.decay": 0.1}).trainer
+    assert again.work.trainer == run_trial(template, **{"lr": 0.75, "opt.decay": 0.1}).work.trainer
 
 
 @pytest.mark.parametrize(("template", "message"), [(FUNCTION, r"Checkpoints\(\)"), (IMAGE, "use CustomTrainer")])
@@ -120,4 +120,4 @@ def test_a_trial_that_cannot_pause_at_a_rung_is_refused(template: TrainJobReques
 
 def test_a_restart_policy_for_a_trial_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match=r"^RestartPolicy: a search decides which trials are tried again"):
-        check_trial(FUNCTION.model_copy(update={"restart_policy": RestartRules()}), DEFINITION)
+        check_trial(FUNCTION.with_fields(restart_policy=RestartRules()), DEFINITION)

@@ -11,7 +11,7 @@ from test_driver import backend, connect, finish, open_search
 from trainer_core import Asha, Checkpoints, Name, TrialConfig
 from trainer_core.base.errors import JobNotFoundError
 from trainer_core.model.jobs import Category, Progress
-from trainer_core.model.request import Owner
+from trainer_core.model.request import Context, Owner, TrainJobRequest
 from trainer_core.search import tables
 from trainer_core.search.snapshot import build_snapshot, find_limits, find_newest_generation, list_jobs, read_search
 
@@ -69,7 +69,7 @@ def test_the_limits_are_those_that_were_set_last_and_of_several_entries_the_newe
 
 @pytest.mark.parametrize("generations", [("1", "10", "9"), ("9", "10", "1"), ("10", "9", "1")])
 def test_the_newest_generation_is_that_of_the_highest_number(generations):
-    requests = [SimpleNamespace(owner=Owner(key="a", generation=each)) for each in generations]
+    requests = [TrainJobRequest(context=Context(owner=Owner(key="a", generation=each))) for each in generations]
     assert find_newest_generation([(None, request, None) for request in requests]) == "10"
 
 
@@ -96,8 +96,8 @@ def test_the_time_of_a_search_begins_with_its_first_entry_also_when_that_was_del
     with open_search(client, trial_config=TrialConfig(6, 2, timeout=60)) as driver:
         driver.step()
     _, (ref, request, observation) = list_jobs(client, "search/tune")
-    later = request.search.model_copy(update={"created": driver.started + 30})
-    jobs = [(ref, request.model_copy(update={"search": later}), observation)]
+    later = request.context.search.model_copy(update={"created": driver.started + 30})
+    jobs = [(ref, request.with_fields(search=later), observation)]
     reasons = [build_snapshot("search/tune", jobs, None, driver.started + after).table.reason for after in (59, 61)]
     assert reasons == [None, "timeout"]
 

@@ -216,7 +216,7 @@ def test_the_job_of_an_unbound_run_is_the_one_whose_request_names_the_run():
     run = build_run("own", **UNBOUND)
     ref, request = _find_unbound_job(Backend(), run)
 
-    assert (ref, request.tracking.run_id) == (REF, "own")
+    assert (ref, request.policy.tracking.run_id) == (REF, "own")
     assert _find_unbound_job(Backend(run="another"), run) is None
     assert _find_unbound_job(Backend(ref=None), run) is None
     assert _find_unbound_job(Backend(error=BackendUnavailableError("away")), run) is None

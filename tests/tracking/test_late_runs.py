@@ -102,7 +102,7 @@ class Backend:
     def __init__(self, run_id):
         client = TrainerClient(DebugBackendConfig())
         request = client.build_request(runtime="python", trainer=CustomTrainer(fit), options=[Name("job")])
-        self.request = request.model_copy(update={"tracking": TrackingRequest(run_id=run_id, experiment_id="7")})
+        self.request = request.with_fields(tracking=TrackingRequest(run_id=run_id, experiment_id="7"))
         self.outcome = Outcome(ref=REF.to_dict(), status="Complete")
 
     def get_ref(self, name):

@@ -109,7 +109,7 @@ def test_several_drivers_that_begin_at_the_same_time_have_one_run(debug, tracked
     barrier = Barrier(4)
 
     def find_parent(_):
-        run = open_search_run(None, request.tracking, Owner(key="dag/run/task"), definition, "debug")
+        run = open_search_run(None, request.policy.tracking, Owner(key="dag/run/task"), definition, "debug")
         barrier.wait()
         run.find_parent()
         barrier.wait()

@@ -194,7 +194,7 @@ def test_a_literal_token_becomes_a_secret_of_the_job():
     with Cluster() as cluster:
         client = create_client(cluster)
         request = build_request(trainer={"command": ["python3", "-c", "import os; print(os.environ['KEY'])"]})
-        client.submit(request.model_copy(update={"literal_secrets": {"trainer.KEY": SecretStr("s3cret")}}))
+        client.submit(request.with_fields(literal_secrets={"trainer.KEY": SecretStr("s3cret")}))
         client.wait("job", timeout=300)
         assert list(client.get_job_logs("job")) == ["s3cret"]
         assert "s3cret" not in str(cluster.get("PyTorchJob", "job"))

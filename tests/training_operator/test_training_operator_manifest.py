@@ -92,7 +92,7 @@ REQUESTS = {
 
 
 def render(request):
-    runtime = runtime_templates.get_raw_runtime(None, request.runtime.name)
+    runtime = runtime_templates.get_raw_runtime(None, request.work.runtime.name)
     validation.check_request(request, runtime)
     return manifest.render_pytorch_job(request, runtime, CONFIG, "team")
 

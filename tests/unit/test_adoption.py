@@ -73,7 +73,7 @@ def test_only_a_failed_attempt_of_the_same_generation_is_retried():
     [("Running", Action.ATTACH), ("Complete", Action.REUSE_RESULT), ("Failed", Action.REUSE_RESULT)],
 )
 def test_an_entry_of_a_search_is_created_once_however_it_ends(status, action):
-    request = a_request().model_copy(update={"search": SearchEntry(key=KEY, entry=0, definition={})})
+    request = a_request().with_fields(search=SearchEntry(key=KEY, entry=0, definition={}))
 
     assert decide(request, [a_job(status, attempt=1)]) == Decision(action, build_job_name("task", KEY, 1), 1)
     assert decide(request, [a_job(status, generation="0")]).action is Action.CREATE

@@ -73,7 +73,7 @@ def test_each_attempt_that_ran_out_of_memory_is_followed_by_one_with_more_up_to_
 def test_all_attempts_have_the_fingerprint_of_the_request():
     request = ask()
     attempt = build_next_request(request, end(request))
-    assert attempt.attempt_memory == "12Gi"
+    assert attempt.context.attempt_memory == "12Gi"
     assert attempt.fingerprint() == request.fingerprint()
     assert attempt.list_differences(request) == []
     assert TrainJobRequest.from_json(attempt.to_json()) == attempt
@@ -83,7 +83,7 @@ def test_all_attempts_have_the_fingerprint_of_the_request():
 def test_another_failure_leaves_the_amount_as_it_is(category):
     request = ask()
     second = build_next_request(request, end(request))
-    assert build_next_request(request, end(second, category)).attempt_memory == "12Gi"
+    assert build_next_request(request, end(second, category)).context.attempt_memory == "12Gi"
 
 
 def test_the_memory_of_a_gpu_leaves_the_amount_as_it_is():
@@ -98,9 +98,9 @@ def test_the_first_attempt_of_a_generation_asks_for_the_memory_of_the_request():
 
 def test_an_attempt_follows_the_request_of_its_time():
     last = end(ask(attempt_memory="18Gi"))
-    assert build_next_request(ask(memory="24Gi"), last).attempt_memory == "32Gi"
-    assert build_next_request(ask(limit="20Gi"), last).attempt_memory == "20Gi"
-    assert build_next_request(ask(limit="16Gi"), last).attempt_memory == "16Gi"
+    assert build_next_request(ask(memory="24Gi"), last).context.attempt_memory == "32Gi"
+    assert build_next_request(ask(limit="20Gi"), last).context.attempt_memory == "20Gi"
+    assert build_next_request(ask(limit="16Gi"), last).context.attempt_memory == "16Gi"
 
 
 def test_an_attempt_before_which_the_request_had_no_option_asks_for_the_memory_of_the_request():
@@ -118,8 +118,8 @@ def test_a_request_without_the_option_has_no_memory_of_an_attempt():
 def test_only_the_memory_of_resources_per_node_is_replaced():
     attempt = ask(attempt_memory="12Gi")
     applied = apply_attempt_memory(attempt)
-    assert applied.trainer.resources_per_node == {"cpu": "2", "memory": "12Gi"}
-    assert attempt.trainer.resources_per_node == {"cpu": "2", "memory": "8Gi"}
+    assert applied.work.trainer.resources_per_node == {"cpu": "2", "memory": "12Gi"}
+    assert attempt.work.trainer.resources_per_node == {"cpu": "2", "memory": "8Gi"}
 
 
 def test_requests_and_limits_of_a_distributed_config_are_replaced():
@@ -129,9 +129,9 @@ def test_requests_and_limits_of_a_distributed_config_are_replaced():
     attempt = build_next_request(request, end(request))
     applied = apply_attempt_memory(attempt)
     assert get_attempt_memory(attempt) == AttemptMemory(amount="12Gi", asked="8Gi", next="18Gi")
-    assert applied.distributed.requests == {"cpu": "1", "memory": "12Gi"}
-    assert applied.distributed.limits == {"memory": "12Gi"}
-    assert applied.trainer == attempt.trainer
+    assert applied.work.distributed.requests == {"cpu": "1", "memory": "12Gi"}
+    assert applied.work.distributed.limits == {"memory": "12Gi"}
+    assert applied.work.trainer == attempt.work.trainer
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_the_nodes_of_an_attempt_in_containers_have_its_memory_and_no_swap():
     (node,) = plan["steps"]
     assert (node["memory"], node["memory_swap"]) == (12 * 2**30, 12 * 2**30)
     assert plan["memory"] == {"amount": "12Gi", "asked": "8Gi", "next": "18Gi"}
-    without = render(ask(runtime={"name": "python"}).model_copy(update={"more_memory": None}))
+    without = render(ask(runtime={"name": "python"}).with_fields(more_memory=None))
     assert (without["steps"][0].get("memory_swap"), without.get("memory")) == (None, None)
 
 

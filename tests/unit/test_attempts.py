@@ -87,10 +87,10 @@ def test_attempts_share_the_checkpoints_of_the_first_and_each_has_a_run_in_its_t
     second = client.retry(first)
     fail(client, second)
     requests = [client.get_job_request(job) for job in (first, second, client.retry(second))]
-    assert requests[0].checkpoints.nonce in requests[1].checkpoints.scope
-    assert requests[1].checkpoints.scope == requests[2].checkpoints.scope
-    assert [request.tracking.run_id for request in requests] == ["run-1", None, None]
-    assert (requests[1].tracking.experiment, requests[1].tracking.experiment_id) == ("sales", None)
+    assert requests[0].policy.checkpoints.nonce in requests[1].policy.checkpoints.scope
+    assert requests[1].policy.checkpoints.scope == requests[2].policy.checkpoints.scope
+    assert [request.policy.tracking.run_id for request in requests] == ["run-1", None, None]
+    assert (requests[1].policy.tracking.experiment, requests[1].policy.tracking.experiment_id) == ("sales", None)
 
 
 @pytest.mark.parametrize("name", [None, "mine"])
@@ -103,7 +103,7 @@ def test_the_next_attempt_of_an_owner_has_its_name(client, policy, name):
         names.append(ref.name)
         fail(client, ref)
     assert names[1:] == [f"{names[0]}-1", f"{names[0]}-2"]
-    assert [client.get_job_request(name).owner for name in names] == [OWNER] * 3
+    assert [client.get_job_request(name).context.owner for name in names] == [OWNER] * 3
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_the_next_attempt_of_an_owner_has_its_name(client, policy, name):
     [("mine", 0, "mine"), ("mine-2", 2, "mine"), ("mine-2", 0, "mine-2"), ("train-4d5123ec30-1", 1, None)],
 )
 def test_a_stored_request_of_an_owner_has_the_name_that_was_submitted(name, attempt, restored):
-    assert restore_owned_request(ask(name, owner=OWNER.model_dump()), name, attempt).name == restored
+    assert restore_owned_request(ask(name, owner=OWNER.model_dump()), name, attempt).context.name == restored
 
 
 @pytest.mark.parametrize("fields", [{}, {"name": None, "owner": OWNER.model_dump()}], ids=["a name", "an owner"])
@@ -121,10 +121,10 @@ def test_a_policy_starts_a_job_again_until_its_budget_is_used_up_and_a_person_gi
     second = client.start_again(outcome)
     assert second.name == f"{first.name}-1"
     assert client.start_again(outcome) == second
-    assert client.get_job_request(second).attempt_restarts.counted == 1
+    assert client.get_job_request(second).context.attempt_restarts.counted == 1
     assert client.start_again(fail(client, second)) is None
     third = client.retry(first)
-    assert (third.name, client.get_job_request(third).attempt_restarts) == (f"{first.name}-2", None)
+    assert (third.name, client.get_job_request(third).context.attempt_restarts) == (f"{first.name}-2", None)
     assert fail(client, third).diagnosis.retryable
 
 
@@ -139,7 +139,7 @@ def test_a_process_without_the_tokens_of_a_training_does_not_start_it_again(clie
     with pytest.raises(InvalidRequestError, match="only what has submitted it"):
         client.retry(first)
     second = client.submit(request)
-    assert (second.name, client.get_job_request(second).attempt_restarts.counted) == (f"{first.name}-1", 1)
+    assert (second.name, client.get_job_request(second).context.attempt_restarts.counted) == (f"{first.name}-1", 1)
 
 
 @pytest.mark.parametrize(("call", "owner"), [("get_request", None), ("get_request", OWNER), ("find_jobs", OWNER)])

@@ -85,7 +85,7 @@ def test_small_files_travel_in_the_arguments_and_large_ones_through_the_place(bu
 def test_the_place_of_the_trainer_comes_before_that_of_the_backend_and_is_not_part_of_the_work(build):
     request = build(code_uri="s3://own/code")
     assert code_location.resolve(request, "s3://default").project.uri.startswith("s3://own/code/")
-    moved = request.model_copy(update={"trainer": request.trainer.model_copy(update={"code_uri": "s3://other"})})
+    moved = request.with_fields(trainer=request.work.trainer.model_copy(update={"code_uri": "s3://other"}))
     assert moved.fingerprint() == request.fingerprint()
 
 
@@ -107,7 +107,7 @@ def test_large_files_without_a_place_that_the_backend_supports_are_refused(build
 def test_the_arguments_of_a_large_project_have_its_uri_and_the_programs_for_its_scheme(build):
     request = build()
     for place, has_client in (("s3://bucket/code", True), ("file:///code", False)):
-        argv = argv_payload.render_argv(code_location.resolve(request, place, ("file",)).trainer.code)
+        argv = argv_payload.render_argv(code_location.resolve(request, place, ("file",)).work.trainer.code)
         sent = zlib.decompress(base64.b64decode("".join(argv[4:]))).decode().split("\0")
         assert ("trainer_core/node/s3_client.py" in sent) == has_client
         project = json.loads(sent[sent.index("payload.json") + 1])["project"]

@@ -27,7 +27,7 @@ from trainer_core.client.debug_session import Session, run
 from trainer_core.client.debugging import _check_python
 from trainer_core.lifecycle import debugging
 from trainer_core.model.jobs import TrainJob
-from trainer_core.model.request import Code, TrainerRequest, TrainJobRequest
+from trainer_core.model.request import PART_OF_FIELD, Code, TrainerRequest, TrainJobRequest
 from trainer_core.model.runtimes import Runtime, RuntimeTrainer, TrainerType
 
 TRACEBACK = """Traceback (most recent call last):
@@ -176,11 +176,11 @@ NOT_NEEDED_OF_TRAINER = {"command", "args", "config", "code_uri"}
 def list_left_out(trainer=None, nodes=1, **fields):
     request = TrainJobRequest.parse({"trainer": {"kind": "custom", "code": CODE, **(trainer or {})}, **fields})
     job = build_job(nodes=nodes)
-    return debug_request.list_left_out(request, request.trainer, job, None, fetchable=("hf", "s3", "file"))
+    return debug_request.list_left_out(request, request.work.trainer, job, None, fetchable=("hf", "s3", "file"))
 
 
 def test_each_field_of_a_request_is_carried_named_or_not_needed():
-    assert CARRIED | NAMED.keys() | NOT_NEEDED == TrainJobRequest.model_fields.keys()
+    assert CARRIED | NAMED.keys() | NOT_NEEDED == {"version"} | PART_OF_FIELD.keys()
     assert CARRIED_OF_TRAINER | NAMED_OF_TRAINER.keys() | NOT_NEEDED_OF_TRAINER == TrainerRequest.model_fields.keys()
 
 
@@ -221,15 +221,20 @@ def test_what_a_function_needs_of_a_job_is_carried_and_all_that_it_writes_is_in_
     folder = Path("/tmp/a folder")
     here = debug_request.build_request(
         original,
-        original.trainer,
+        original.work.trainer,
         build_job(),
         folder=folder,
         given_env={"TOKEN": "of this shell"},
         fetchable=("hf", "s3", "file"),
     )
-    assert (here.name, here.owner, here.tracking, here.trainer.packages) == ("job", None, None, ())
-    assert here.trainer.code == original.trainer.code
-    assert here.trainer.env == {
+    assert (here.context.name, here.context.owner, here.policy.tracking, here.work.trainer.packages) == (
+        "job",
+        None,
+        None,
+        (),
+    )
+    assert here.work.trainer.code == original.work.trainer.code
+    assert here.work.trainer.env == {
         "MODE": "fast",
         "MLFLOW_TRACKING_URI": "file:///tmp/a%20folder/mlruns",
         "WANDB_MODE": "offline",
@@ -237,9 +242,9 @@ def test_what_a_function_needs_of_a_job_is_carried_and_all_that_it_writes_is_in_
         "COMET_START_ONLINE": "0",
         "COMET_OFFLINE_DIRECTORY": "/tmp/a folder",
     }
-    assert (here.trainer.result_uri, here.initializer.dataset) == (None, None)
-    assert (here.initializer.model, here.partition) == (original.initializer.model, "emea")
-    assert here.checkpoints.model_dump(exclude_defaults=True) == {
+    assert (here.work.trainer.result_uri, here.work.initializer.dataset) == (None, None)
+    assert (here.work.initializer.model, here.context.partition) == (original.work.initializer.model, "emea")
+    assert here.policy.checkpoints.model_dump(exclude_defaults=True) == {
         "uri": "file:///tmp/a%20folder/checkpoints",
         "keep": 5,
         "scope": "job/g-0",
@@ -265,7 +270,7 @@ def test_only_a_dataset_can_be_replaced():
     assert list_left_out(initializer=sources)[-1] == "model pvc://claim/model: only nodes of the cluster reach it"
     request = TrainJobRequest.parse({"trainer": {"kind": "custom", "code": CODE}, "initializer": sources})
     left_out = debug_request.list_left_out(
-        request, request.trainer, build_job(), None, fetchable=(), dataset="file:///sample", runs_image=False
+        request, request.work.trainer, build_job(), None, fetchable=(), dataset="file:///sample", runs_image=False
     )
     assert left_out == ["model pvc://claim/model: only nodes of the cluster reach it"]
 
@@ -273,24 +278,27 @@ def test_only_a_dataset_can_be_replaced():
 def test_ranks_that_run_as_local_processes_have_the_packages_and_the_dataset_that_was_given():
     here = debug_request.build_request(
         LOCAL,
-        LOCAL.trainer,
+        LOCAL.work.trainer,
         build_job("plain"),
         folder=Path("/tmp/session"),
         dataset="file:///home/sample",
         fetchable=("hf", "s3", "file"),
         nodes=2,
     )
-    assert (here.runtime.name, here.trainer.num_nodes) == ("python", 2)
-    assert (here.trainer.packages, here.trainer.pip_index_urls) == (("torch==2.13.0",), ("https://index",))
-    assert (here.initializer.dataset.storage_uri, here.initializer.dataset.link) == ("file:///home/sample", True)
-    assert here.initializer.model == LOCAL.initializer.model
-    assert here.checkpoints is None
+    assert (here.work.runtime.name, here.work.trainer.num_nodes) == ("python", 2)
+    assert (here.work.trainer.packages, here.work.trainer.pip_index_urls) == (("torch==2.13.0",), ("https://index",))
+    assert (here.work.initializer.dataset.storage_uri, here.work.initializer.dataset.link) == (
+        "file:///home/sample",
+        True,
+    )
+    assert here.work.initializer.model == LOCAL.work.initializer.model
+    assert here.policy.checkpoints is None
 
 
 def test_the_list_of_what_is_left_out_is_complete():
     left_out = debug_request.list_left_out(
         LOCAL,
-        LOCAL.trainer,
+        LOCAL.work.trainer,
         build_job(nodes=4),
         replace(outcome(None), resumed_from=400),
         fetchable=("hf", "s3", "file"),
@@ -310,7 +318,7 @@ def test_a_session_from_a_checkpoint_lacks_only_the_random_state_of_a_job_of_one
     request = TrainJobRequest.parse({"trainer": {"kind": "custom", "code": CODE, "resources_per_node": {"cpu": 4}}})
     left_out = debug_request.list_left_out(
         request,
-        request.trainer,
+        request.work.trainer,
         build_job(),
         replace(outcome(None), resumed_from=4),
         fetchable=(),

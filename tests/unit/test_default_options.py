@@ -40,15 +40,15 @@ def connect(tmp_path):
 def apply_all(trainer=FUNCTION, backend="kubernetes", options=(), **changes):
     """Return the names of the fields that the default options set in a request."""
     fields = {
-        name: getattr(build_request(backend=backend_class("kubernetes"), options=[option]), name)
+        name: build_request(backend=backend_class("kubernetes"), options=[option]).get_field(name)
         for option, name in zip(ALL, DEFAULT_OPTIONS.values(), strict=True)
     }
     request = build_request(backend=backend_class(backend), trainer=trainer, options=[Name("job"), *options])
-    request = request.model_copy(update=changes)
+    request = request.with_fields(**changes)
     changed = default_options.apply(request, fields)
     assert changed.fingerprint() == request.fingerprint()
     assert TrainJobRequest.from_json(changed.to_json()).fingerprint() == request.fingerprint()
-    return set(changed.defaults or ())
+    return set(changed.context.defaults or ())
 
 
 def test_a_function_has_all_default_options():
@@ -78,7 +78,11 @@ def test_a_stored_request_keeps_the_defaults_of_its_creation(connect):
     request = build_request(backend=backend_class("local"), trainer=FUNCTION, options=[Name("job")])
     stored = default_options.apply(request, connect([Stalled("30m")])._default_options)
     again = default_options.apply(stored, connect([Stalled("40m"), StartWithin("1h")])._default_options)
-    assert (again.stalled.after, again.start_within, again.defaults) == (1800, 3600, ("stalled", "start_within"))
+    assert (again.policy.stalled.after, again.policy.start_within, again.context.defaults) == (
+        1800,
+        3600,
+        ("stalled", "start_within"),
+    )
 
 
 @pytest.mark.parametrize(

@@ -186,24 +186,31 @@ def test_unknown_fields_are_refused_with_their_path_in_one_line(given, message):
 def test_a_run_policy_can_be_a_dict_or_a_client_object(policy, expected):
     config = DistributedConfig(run_policy=policy)
     assert config.run_policy is policy
-    assert request_of(config).distributed.run_policy == expected
+    assert request_of(config).work.distributed.run_policy == expected
 
 
 def test_run_policy_fields_with_a_request_field_are_moved_there():
     request = request_of(DistributedConfig(run_policy={**POLICY, "managedBy": "kueue.x-k8s.io/multikueue"}))
-    assert (request.active_deadline_seconds, request.delete_after_seconds, request.suspend) == (60, 300, True)
-    assert request.managed_by == "kueue.x-k8s.io/multikueue"
-    assert request.distributed.run_policy == {"backoffLimit": 3}
+    assert (request.policy.active_deadline_seconds, request.policy.delete_after_seconds, request.policy.suspend) == (
+        60,
+        300,
+        True,
+    )
+    assert request.policy.managed_by == "kueue.x-k8s.io/multikueue"
+    assert request.work.distributed.run_policy == {"backoffLimit": 3}
 
 
 def test_managed_by_the_training_operator_is_dropped():
-    assert request_of(DistributedConfig(run_policy={"managedBy": "kubeflow.org/training-operator"})).managed_by is None
+    assert (
+        request_of(DistributedConfig(run_policy={"managedBy": "kubeflow.org/training-operator"})).policy.managed_by
+        is None
+    )
 
 
 def test_items_added_to_its_lists_are_used():
     config = DistributedConfig()
     config.env.append(POD_IP)
-    assert request_of(config).distributed.env == (POD_IP,)
+    assert request_of(config).work.distributed.env == (POD_IP,)
 
 
 def test_items_added_to_its_lists_are_checked():
@@ -217,7 +224,7 @@ def test_a_request_with_it_round_trips_through_json():
     config = DistributedConfig(env=[POD_IP], limits={"gpu": 1}, affinity=AFFINITY, labels={"team": "vision"})
     request = request_of(config)
     assert TrainJobRequest.from_json(request.to_json()) == request
-    assert request.distributed.limits == {"nvidia.com/gpu": "1"}
+    assert request.work.distributed.limits == {"nvidia.com/gpu": "1"}
 
 
 def test_requests_over_limits_are_refused():

@@ -458,7 +458,7 @@ def test_the_fingerprint_contains_the_digest_and_not_the_compressed_bytes(tree):
     trainer = CustomTrainer("train:main", code=tree({"train.py": "def main(): pass\n"}))
     request = build_request(backend=DebugBackend, trainer=trainer)
     recorded = type(request).from_json(request.to_record_json())
-    assert recorded.trainer.code.project.archive == ""
+    assert recorded.work.trainer.code.project.archive == ""
     assert recorded.fingerprint() == request.fingerprint()
     tree({"train.py": "def main(): return 1\n"})
     changed = build_request(backend=DebugBackend, trainer=trainer)

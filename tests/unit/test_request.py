@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import traceback
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from trainer_core.base.errors import InvalidRequestError
-from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.request import PART_OF_FIELD, TrainJobRequest
 
 NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20).filter(
@@ -76,14 +78,14 @@ def test_a_request_is_the_same_after_json(request):
 @given(REQUESTS, NAMES)
 def test_the_fingerprint_depends_neither_on_name_nor_owner(request, name):
     assert request.with_name(name).fingerprint() == request.fingerprint()
-    assert request.model_copy(update={"owner": None}).fingerprint() == request.fingerprint()
+    assert request.with_fields(owner=None).fingerprint() == request.fingerprint()
 
 
 def test_the_fingerprint_depends_on_the_code_and_not_on_its_line():
     first, moved, unknown = (a_request_from(origin) for origin in ("train.py:3", "training.py:33", None))
     assert first.fingerprint() == moved.fingerprint() == unknown.fingerprint()
     assert first.list_differences(moved) == first.list_differences(unknown) == []
-    assert TrainJobRequest.from_json(first.to_json()).trainer.code.origin == "train.py:3"
+    assert TrainJobRequest.from_json(first.to_json()).work.trainer.code.origin == "train.py:3"
     assert "origin" not in unknown.to_json()
 
 
@@ -98,6 +100,28 @@ def test_different_work_has_another_fingerprint_and_the_differing_fields_are_lis
 
     assert one.fingerprint() != other.fingerprint()
     assert one.list_differences(other) == ["trainer.image", "trainer.num_nodes"]
+
+
+@pytest.mark.parametrize(
+    ("defaults", "fingerprint"),
+    [
+        (None, "0b9d30494aafcce3ff80a0e0ed4ef911feeb112382421245673f0df7e480e860"),
+        (["more_memory", "stalled"], "b10a0f107b71f73c9a67e9fc019938cc2cc3122de099a0653778ceb37d791540"),
+    ],
+)
+def test_a_stored_request_with_each_field_keeps_its_fingerprint(defaults, fingerprint):
+    stored = json.loads((Path(__file__).parent / "data/stored_request.json").read_text())
+    request = TrainJobRequest.parse({**stored, "defaults": defaults})
+
+    assert request.fingerprint() == fingerprint
+    assert stored.keys() | {"defaults", "literal_secrets"} == PART_OF_FIELD.keys() - {"runai", "attempt_restarts"} | {
+        "version"
+    }
+
+
+def test_unknown_fields_are_refused_by_name_also_those_with_the_name_of_a_part():
+    with pytest.raises(InvalidRequestError, match=r"^work: Extra inputs are not permitted; x: Extra"):
+        TrainJobRequest.parse({"work": {"trainer": {"kind": "container", "image": "x"}}, "x": 1})
 
 
 def test_the_fingerprint_of_a_request_of_an_earlier_release_is_unchanged():
@@ -116,15 +140,15 @@ def test_an_invalid_environment_variable_is_reported_once():
 
 def test_a_request_cannot_be_changed():
     with pytest.raises(ValidationError, match="frozen"):
-        a_request().name = "other"
+        a_request().context.name = "other"
 
 
 def test_rendered_strings_become_the_types_that_the_function_declares():
     trainer = code({"epochs": "3", "rate": "0.1", "fast": "true"}, {"epochs": "int", "rate": "float", "fast": "bool"})
     request = a_request(trainer={**trainer, "num_nodes": "2"})
 
-    assert request.trainer.code.args == {"epochs": 3, "rate": 0.1, "fast": True}
-    assert request.trainer.num_nodes == 2
+    assert request.work.trainer.code.args == {"epochs": 3, "rate": 0.1, "fast": True}
+    assert request.work.trainer.num_nodes == 2
 
 
 @pytest.mark.parametrize(
@@ -178,7 +202,7 @@ def test_no_message_and_no_traceback_contains_a_value_that_may_be_secret(fields)
 def test_no_text_form_of_a_request_contains_a_literal_secret():
     request = a_request(literal_secrets={"dataset.ACCESS_TOKEN": "hf_topsecret"})
 
-    assert request.literal_secrets["dataset.ACCESS_TOKEN"].get_secret_value() == "hf_topsecret"
+    assert request.context.literal_secrets["dataset.ACCESS_TOKEN"].get_secret_value() == "hf_topsecret"
     assert all("hf_topsecret" not in text for text in (request.to_json(), repr(request), str(request)))
     assert request.fingerprint() == a_request().fingerprint()
 

@@ -109,8 +109,8 @@ def test_data_with_rendered_templates_is_a_valid_request():
     rendered = json.loads(json.dumps(data).replace("{{ e }}", "3").replace("{{ n }}", "2"))
     request = TrainJobRequest.parse({**rendered, "name": "job"})
 
-    assert request.trainer.code.args["epochs"] == 3
-    assert request.trainer.num_nodes == 2
+    assert request.work.trainer.code.args["epochs"] == 3
+    assert request.work.trainer.num_nodes == 2
 
 
 def test_building_twice_gives_equal_data_and_does_not_change_the_arguments():
@@ -139,7 +139,7 @@ def test_a_secret_in_the_environment_stays_a_reference():
     data = request_builder.build_request_data(backend=AnyBackend, trainer=trainer)
 
     assert data["trainer"]["env"] == {"TOKEN": {"name": "hub", "key": "token"}, "DAY": "{{ ds }}"}
-    assert TrainJobRequest.parse(data).trainer.env["TOKEN"] == SecretRef("hub", "token")
+    assert TrainJobRequest.parse(data).work.trainer.env["TOKEN"] == SecretRef("hub", "token")
 
 
 def test_settings_for_kubernetes_are_part_of_the_request():
@@ -150,10 +150,10 @@ def test_settings_for_kubernetes_are_part_of_the_request():
     ]
     request = request_builder.build_request(backend=Cluster, options=options)
 
-    assert request.managed_by == "kueue.x-k8s.io/multikueue"
-    assert request.delete_after_seconds == 3600
-    assert (request.workspace.claim, request.workspace.size) == ("data", "100Gi")
-    assert (request.workspace.storage_class, request.workspace.access_mode) == (None, "ReadWriteMany")
+    assert request.policy.managed_by == "kueue.x-k8s.io/multikueue"
+    assert request.policy.delete_after_seconds == 3600
+    assert (request.work.workspace.claim, request.work.workspace.size) == ("data", "100Gi")
+    assert (request.work.workspace.storage_class, request.work.workspace.access_mode) == (None, "ReadWriteMany")
 
 
 @pytest.mark.parametrize("backend", ["local", "debug"])
@@ -201,7 +201,7 @@ def test_a_builtin_trainer_has_the_configuration_of_its_recipe():
     assert trainer["kind"] == "builtin"
     assert (trainer["num_nodes"], trainer["resources_per_node"]) == (1, {"gpu": 1})
     assert trainer["config"]["peft_config"]["lora_rank"] == 8
-    assert TrainJobRequest.parse({"trainer": trainer, "name": "job"}).trainer.config == trainer["config"]
+    assert TrainJobRequest.parse({"trainer": trainer, "name": "job"}).work.trainer.config == trainer["config"]
 
 
 def test_command_options_replace_the_command_of_the_image():
@@ -254,7 +254,7 @@ def test_a_literal_secret_of_a_request_stays_in_the_process():
     dataset = S3DatasetInitializer(storage_uri="s3://bucket/x", secret_access_key="top-secret")
     request = request_builder.build_request(backend=AnyBackend, initializer=Initializer(dataset=dataset))
 
-    assert request.literal_secrets["dataset.SECRET_ACCESS_KEY"].get_secret_value() == "top-secret"
+    assert request.context.literal_secrets["dataset.SECRET_ACCESS_KEY"].get_secret_value() == "top-secret"
     assert "top-secret" not in request.to_json()
 
 
@@ -263,7 +263,7 @@ def test_the_owner_is_part_of_the_request():
         backend=LOCAL, trainer=CustomTrainer(func=train, func_args={"epochs": 1}), owner=Owner(key="k")
     )
 
-    assert request.owner.key == "k"
+    assert request.context.owner.key == "k"
 
 
 def test_an_option_that_the_backend_does_not_accept_fails_at_once():

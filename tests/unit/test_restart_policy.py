@@ -161,7 +161,7 @@ def test_an_outcome_has_the_restart_that_follows_and_the_request_of_the_next_att
         True,
     )
     second = build_next_request(request, first)
-    assert second.attempt_restarts == Restarts(1, 1, (first.restarts.following,), 10, 7)
+    assert second.context.attempt_restarts == Restarts(1, 1, (first.restarts.following,), 10, 7)
     assert second.fingerprint() == request.fingerprint()
     assert build_next_request(second, None) == request
     last = end(attempt=get_attempt_restarts(build_next_request(second, end(attempt=get_attempt_restarts(second)))))
@@ -291,7 +291,7 @@ def test_settings_can_be_templates_that_are_rendered_to_text():
     RestartPolicy(max_restarts="{{ params.n }}", exit_codes={"17": "{{ params.rule }}"})(spec, None, None)
     rendered = {**spec["spec"]["restartPolicy"], "max_restarts": "5", "exit_codes": {"17": "free"}}
     request = TrainJobRequest.parse({"name": "job", "restart_policy": rendered})
-    assert (request.restart_policy.max_restarts, request.restart_policy.exit_codes) == (5, {17: "free"})
+    assert (request.policy.restart_policy.max_restarts, request.policy.restart_policy.exit_codes) == (5, {17: "free"})
 
 
 def test_tokens_given_as_text_are_refused_because_the_next_attempt_would_lack_them():

@@ -107,7 +107,7 @@ class Backend(ABC):
             BackendUnavailableError: The backend cannot be reached.
         """
         request = self.resolve_request(request)
-        self.render(request if request.name else request.with_name("check"))
+        self.render(request if request.context.name else request.with_name("check"))
         for _ in range(_MAX_ROUNDS):
             decision = adoption.decide(request, self.find_jobs(request))
             try:
@@ -168,7 +168,7 @@ class Backend(ABC):
         for ref in cancelled:
             self.cancel(ref)
         if decision.action is Action.CREATE:
-            grace = request.checkpoints.grace if request.checkpoints else 0
+            grace = request.policy.checkpoints.grace if request.policy.checkpoints else 0
             self._wait_for_processes(cancelled, self.max_end_seconds + grace)
             for name in decision.ended_attempts[-1:]:
                 with suppress(JobNotFoundError):
@@ -184,23 +184,25 @@ class Backend(ABC):
 
     def _observe_ended(self, request: TrainJobRequest, decision: Decision) -> Outcome | None:
         """Return the outcome that the next attempt depends on; None for the first one, and without such an option."""
-        if decision.retried is None or not (request.more_memory or request.restart_policy):
+        if decision.retried is None or not (request.policy.more_memory or request.policy.restart_policy):
             return None
         ended = self.observe(self.get_ref(decision.retried)).outcome
-        is_new_budget = ended is not None and request.retry_of == decision.retried
+        is_new_budget = ended is not None and request.context.retry_of == decision.retried
         return replace(ended, restarts=None) if ended and is_new_budget else ended
 
     def _set_attempt(self, request: TrainJobRequest, ended: Outcome | None) -> TrainJobRequest:
         """Return the request with the memory and the restarts of its attempt, by the outcome of the one before."""
-        if request.owner is not None:
+        if request.context.owner is not None:
             request = attempt_memory.build_next_request(request, ended)
             request = restart_policy.build_next_request(request, ended)
-        names = sorted(request.literal_secrets.keys() - TRACKING_SECRETS)
-        if request.restart_policy is not None and names:
-            request = request.model_copy(update={"secret_names": tuple(names)})
-        if request.attempt_memory is not None:
+        names = sorted(request.context.literal_secrets.keys() - TRACKING_SECRETS)
+        if request.policy.restart_policy is not None and names:
+            request = request.with_fields(secret_names=tuple(names))
+        if request.context.attempt_memory is not None:
             memory = attempt_memory.get_attempt_memory(request)
-            _log.info("TrainJob %r asks for %s of memory: an earlier attempt ran out of it", request.name, memory)
+            _log.info(
+                "TrainJob %r asks for %s of memory: an earlier attempt ran out of it", request.context.name, memory
+            )
         return request
 
     def wait_for_left_processes(self, ref: TrainJobRef, request: TrainJobRequest) -> None:
@@ -210,7 +212,7 @@ class Backend(ABC):
             ref: The failed attempt.
             request: The request.
         """
-        grace = request.checkpoints.grace if request.checkpoints else 0
+        grace = request.policy.checkpoints.grace if request.policy.checkpoints else 0
         self._wait_for_processes([ref], self.max_left_seconds + grace)
 
     def _wait_for_processes(self, refs: Sequence[TrainJobRef], limit: float) -> None:
@@ -234,13 +236,13 @@ class Backend(ABC):
 
     def _check_same_partition(self, request: TrainJobRequest, decision: Decision) -> None:
         """Refuse the TrainJob of another partition, which trains for other data although its work is the same."""
-        if request.partition is None:
+        if request.context.partition is None:
             return
-        other = self.get_request(self.get_ref(decision.name)).partition
-        if other not in (None, request.partition):
+        other = self.get_request(self.get_ref(decision.name)).context.partition
+        if other not in (None, request.context.partition):
             raise ConflictError(
-                f"TrainJob {decision.name!r} trains for partition {other!r}, not {request.partition!r}; choose another "
-                "name or owner for each partition"
+                f"TrainJob {decision.name!r} trains for partition {other!r}, not {request.context.partition!r}; choose "
+                "another name or owner for each partition"
             )
 
     def _warn_if_different(self, request: TrainJobRequest, decision: Decision) -> None:
@@ -331,7 +333,7 @@ class Backend(ABC):
         Raises:
             JobNotFoundError: The TrainJob was deleted.
         """
-        trainer = self.get_request(ref).trainer
+        trainer = self.get_request(ref).work.trainer
         return trainer.code if trainer else None
 
     @abstractmethod

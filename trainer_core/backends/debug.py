@@ -111,8 +111,8 @@ class DebugBackend(Backend):
         return request  # In this process a project of any size needs no place.
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
-        self.get_runtime(request.runtime.name if request.runtime else self.default_runtime)
-        trainer = request.trainer
+        self.get_runtime(request.work.runtime.name if request.work.runtime else self.default_runtime)
+        trainer = request.work.trainer
         if trainer is not None and trainer.kind != "custom":
             raise UnsupportedError("the debug backend can only call functions; use a CustomTrainer with a function")
         if trainer is not None and trainer.packages:
@@ -121,13 +121,13 @@ class DebugBackend(Backend):
                 f"the debug backend runs in this interpreter; install {names} into it and remove packages_to_install"
             )
         options = {
-            "RuntimePatch": request.patches,
-            "active_deadline_seconds": request.active_deadline_seconds,
-            "suspend": request.suspend,
-            "more_memory": request.more_memory,
-            "restart_policy": request.restart_policy,
-            "stalled": request.stalled,
-            "reuse": request.reuse,
+            "RuntimePatch": request.work.patches,
+            "active_deadline_seconds": request.policy.active_deadline_seconds,
+            "suspend": request.policy.suspend,
+            "more_memory": request.policy.more_memory,
+            "restart_policy": request.policy.restart_policy,
+            "stalled": request.policy.stalled,
+            "reuse": request.policy.reuse,
         }
         unsupported = [name for name, value in options.items() if value]
         if unsupported:
@@ -145,7 +145,7 @@ class DebugBackend(Backend):
         return {"steps": _list_steps(request), "entry": trainer.code.entry if trainer and trainer.code else None}
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
-        key, name = request.owner.key if request.owner else None, request.get_attempt_name()
+        key, name = request.context.owner.key if request.context.owner else None, request.get_attempt_name()
         return [_to_existing_job(job) for job in self._jobs.values() if _matches(job, name, key)]
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
@@ -214,9 +214,11 @@ class DebugBackend(Backend):
         status = {COMPLETE: "Succeeded", FAILED: "Failed"}.get(job.status, "Running")
         return TrainJob(
             name=name,
-            runtime=self.get_runtime(job.request.runtime.name if job.request.runtime else self.default_runtime),
+            runtime=self.get_runtime(
+                job.request.work.runtime.name if job.request.work.runtime else self.default_runtime
+            ),
             steps=[Step(step, status, f"process-{os.getpid()}", device="cpu") for step in job.steps],
-            num_nodes=1 if job.request.trainer else 0,
+            num_nodes=1 if job.request.work.trainer else 0,
             creation_timestamp=job.created,
             status=job.status,
             uid=ref.uid,
@@ -272,16 +274,16 @@ class DebugBackend(Backend):
 
 def _list_steps(request: TrainJobRequest) -> list[str]:
     steps = [f"{role}-initializer" for role, _ in request.initializer_sources()]
-    return steps + ([_NODE] if request.trainer else [])
+    return steps + ([_NODE] if request.work.trainer else [])
 
 
 def _matches(job: _DebugJob, name: str, owner_key: str | None) -> bool:
-    owner = job.request.owner
+    owner = job.request.context.owner
     return job.ref.name == name or (owner_key is not None and owner is not None and owner.key == owner_key)
 
 
 def _to_existing_job(job: _DebugJob) -> ExistingJob:
-    owner = job.request.owner
+    owner = job.request.context.owner
     key, generation = (owner.key, owner.generation) if owner else (None, None)
     return ExistingJob(job.ref.name, job.status, job.request.fingerprint(), key, generation, job.attempt)
 
@@ -298,8 +300,8 @@ def _run_job(job: _DebugJob, backend: DebugBackend, checkpoint_env: Mapping[str,
             job.logs[f"{role}-initializer"] = [f"{role}: {message}"]
             return _build_failed_outcome(job, started, f"{role}-initializer", {}, code)
     termination: Mapping[str, Any] = {}
-    if job.request.trainer is not None and job.request.trainer.code is not None:
-        termination, code = _call_function(job, job.request.trainer, checkpoint_env, backend.on_error)
+    if job.request.work.trainer is not None and job.request.work.trainer.code is not None:
+        termination, code = _call_function(job, job.request.work.trainer, checkpoint_env, backend.on_error)
         if code:
             return _build_failed_outcome(job, started, _NODE, termination, code)
     last = job.read_progress()

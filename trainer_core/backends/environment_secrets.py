@@ -11,11 +11,11 @@ from trainer_core.model.request import TrainJobRequest
 
 def read_secrets(request: TrainJobRequest) -> dict[str, str]:
     """Return the secrets of a request by ``role.ENV``: those given as text, and those that it refers to."""
-    secrets = {key: value.get_secret_value() for key, value in request.literal_secrets.items()}
+    secrets = {key: value.get_secret_value() for key, value in request.context.literal_secrets.items()}
     # By the name of the secret: where it is in the request, the reference, and the variable that has the value here.
     references = {
         f"trainer.{name}": (f"trainer.env.{name}", ref, name)
-        for name, ref in (request.trainer.secret_env if request.trainer else {}).items()
+        for name, ref in (request.work.trainer.secret_env if request.work.trainer else {}).items()
     }
     for role, source in request.initializer_sources():
         for name, ref in source.secrets.items():

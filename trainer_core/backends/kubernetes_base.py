@@ -100,7 +100,7 @@ class BaseKubernetesBackend(Backend):
 
     def read_versions(self, request: TrainJobRequest) -> Versions:
         content, image = self._read_runtime(request)
-        image = (request.trainer.image if request.trainer else None) or image
+        image = (request.work.trainer.image if request.work.trainer else None) or image
         images = (image, *list_further_images({"spec": content}))
         unknown = (*reuse.check_images(request, *images), *reuse.check_runtime(content))
         return Versions({"image": image, "runtime": content}, unknown)
@@ -113,10 +113,12 @@ class BaseKubernetesBackend(Backend):
                 self._api.create(resources.get_resource_of_object(manifest), manifest, dry_run=True)
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
-        owned = self._reader.list_owned_objects(request.owner.key, self.namespace) if request.owner else []
+        owned = (
+            self._reader.list_owned_objects(request.context.owner.key, self.namespace) if request.context.owner else []
+        )
         jobs = [self._parse_existing_job(raw) for raw in owned]
         names = list_other_names(request, jobs)
-        if request.owner and request.name is None:
+        if request.context.owner and request.context.name is None:
             # A name that is made of the owner's hash is looked for only when it has turned out to be taken.
             names &= self._taken_names
         for name in names:
@@ -162,15 +164,15 @@ class BaseKubernetesBackend(Backend):
             with suppress(AlreadyExistsError):
                 self._api.create(resources.SECRETS, secret, dry_run=True)
         except (ForbiddenError, RejectedError) as error:
-            if request.tracking and request.tracking.required:
+            if request.policy.tracking and request.policy.tracking.required:
                 raise
             _log.warning(
                 "mlflow in TrainJob %s does not get the tracking server, whose credentials need a Secret: %s",
-                request.name,
+                request.context.name,
                 error,
             )
-            tracking = request.tracking.model_copy(update={"env": {}}) if request.tracking else None
-            return request.model_copy(update={"literal_secrets": {}, "tracking": tracking})
+            tracking = request.policy.tracking.model_copy(update={"env": {}}) if request.policy.tracking else None
+            return request.with_fields(literal_secrets={}, tracking=tracking)
         return request
 
     def _check_checkpoint_claim(self, request: TrainJobRequest) -> None:
@@ -188,8 +190,8 @@ class BaseKubernetesBackend(Backend):
                 )
 
     def _get_num_nodes(self, request: TrainJobRequest) -> int:
-        requested = request.trainer.num_nodes if request.trainer else None
-        name = request.runtime.name if request.runtime else self.default_runtime
+        requested = request.work.trainer.num_nodes if request.work.trainer else None
+        name = request.work.runtime.name if request.work.runtime else self.default_runtime
         return requested or self.get_runtime(name).trainer.num_nodes
 
     def create_missing_parts(self, ref: TrainJobRef, request: TrainJobRequest) -> None:
@@ -298,7 +300,7 @@ class BaseKubernetesBackend(Backend):
             self._writer.cancel(self._reader.get_object_by_ref(ref), diagnosis)
 
     def keeps_cancelled(self, request: TrainJobRequest) -> bool:
-        return KUEUE_QUEUE not in request.metadata.labels
+        return KUEUE_QUEUE not in request.policy.metadata.labels
 
     def delete(self, ref: TrainJobRef) -> None:
         with suppress(JobNotFoundError):
@@ -355,4 +357,4 @@ class BaseKubernetesBackend(Backend):
 
 
 def _has_only_tracking_secrets(request: TrainJobRequest) -> bool:
-    return bool(request.literal_secrets) and request.literal_secrets.keys() <= TRACKING_SECRETS
+    return bool(request.context.literal_secrets) and request.context.literal_secrets.keys() <= TRACKING_SECRETS

@@ -13,7 +13,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -396,9 +396,9 @@ def known_fields(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
     return dict(data)
 
 
-def format_problems(error: ValidationError) -> str:
+def format_problems(error: ValidationError, hidden: Container[str] = ()) -> str:
     """Return pydantic's report as one line: ``trainer.num_nodes: Input should be greater than 0, got -1``."""
-    problems = [text for _, text in list_problems(error)]
+    problems = [text for _, text in list_problems(error, hidden)]
     shown = "; ".join(problems)
     while len(shown) > MAX_MESSAGE and len(problems) > 1:
         problems.pop()
@@ -406,11 +406,15 @@ def format_problems(error: ValidationError) -> str:
     return shorten(shown)
 
 
-def list_problems(error: ValidationError) -> list[tuple[tuple[str, ...], str]]:
-    """Return the problems that pydantic reports: for each the path of the value and a message of one line."""
+def list_problems(error: ValidationError, hidden: Container[str] = ()) -> list[tuple[tuple[str, ...], str]]:
+    """Return the problems that pydantic reports: for each the path of the value and a message of one line.
+
+    A path begins below `hidden` names, which the data of users do not have.
+    """
     problems = []
     for item in error.errors(include_url=False):
-        path = tuple(shorten(str(part), _MAX_LISTED_LENGTH) for part in item["loc"])
+        location = item["loc"][1:] if item["loc"][:1] and item["loc"][0] in hidden else item["loc"]
+        path = tuple(shorten(str(part), _MAX_LISTED_LENGTH) for part in location)
         message = shorten(item["msg"].removeprefix("Value error, "))
         # The value of an unknown field is not quoted: the field may be a misspelt one for a secret.
         is_quotable = isinstance(item["input"], (str, int, float, bool)) and item["type"] != "extra_forbidden"

@@ -176,7 +176,7 @@ def get(context: typer.Context, name: NameArgument, output: OutputOption = Outpu
     for column in (*_DETAILS, *params):
         if column in values:
             print(f"{column}: {_format_cell(values[column])}")
-    if details.request and details.request.owner:
+    if details.request and details.request.context.owner:
         attempts = sorted(client.find_jobs(details.request), key=lambda each: (each.generation or "", each.attempt))
         print(f"attempts: {', '.join(f'{each.name} {each.status}' for each in attempts)}")
     print()

@@ -177,7 +177,7 @@ def render(
         print_json(rendered)
     else:
         print_yaml(rendered)
-    if request.reuse is not None:
+    if request.policy.reuse is not None:
         from trainer_core.client import reuse  # Loads the modules of HTTP.
 
         known = reuse.compute_key(client, request)
@@ -260,23 +260,23 @@ def _submit_and_print(
     if attempts > 1 and not wait:
         raise InvalidRequestError("--attempts needs --wait: a failure is noticed by who waits for the TrainJob")
     check_restarts(request)
-    if attempts > 1 and request.literal_secrets:
+    if attempts > 1 and request.context.literal_secrets:
         raise InvalidRequestError(
             "--attempts: the tokens of the definition are not stored for the next attempt; give references to secrets"
         )
     created: list[bool] = []
     trace = os.environ.get("TRACEPARENT", "")
     if re.fullmatch(TRACEPARENT_PATTERN, trace):
-        request = request.model_copy(update={"traceparent": trace})
+        request = request.with_fields(traceparent=trace)
     ref = client.submit(request, before_create=lambda: created.append(True))
     if ref.reused:
         return print_job(client, ref, wait, timeout, output)
     if not created:
         print(f"trainjob: {describe_existing(ref.name, client.observe(ref).status)}", file=sys.stderr)
-    project = request.trainer.code.project if request.trainer and request.trainer.code else None
+    project = request.work.trainer.code.project if request.work.trainer and request.work.trainer.code else None
     if project is not None:
         print(f"trainjob: code: {project.files} files, {format_size(project.size)}", file=sys.stderr)
-    if request.restart_policy is not None:
+    if request.policy.restart_policy is not None:
         print(f"trainjob: RestartPolicy: {_describe_level(client, ref.name, wait)}", file=sys.stderr)
     run = client.get_run(ref) if client.runs.is_tracked(ref) else None
     if run is not None:

@@ -176,23 +176,27 @@ def start_next_attempt(
     if ended.status != FAILED:
         raise InvalidRequestError(f"TrainJob {ref.name!r} is {ended.status}; only a failed one can be retried")
     request = _restore_code(backend.get_request(ref), backend, ref).without_lookup()
-    if request.secret_names:
-        names = ", ".join(request.secret_names)
+    if request.context.secret_names:
+        names = ", ".join(request.context.secret_names)
         message = f"TrainJob {ref.name!r}: only what has submitted it can start it again: its {names} is not stored"
         if is_new_budget:
             raise InvalidRequestError(message)
         _log.warning("%s", message)
         return ref
-    if request.tracking is not None:  # Each attempt has a separate run.
+    if request.policy.tracking is not None:  # Each attempt has a separate run.
         run = {"run_id": None, "experiment_id": None}
-        request = request.model_copy(update={"tracking": request.tracking.model_copy(update=run)})
-    if request.owner is not None:
-        found = {each.name: each.attempt for each in backend.find_jobs(request) if each.owner_key == request.owner.key}
+        request = request.with_fields(tracking=request.policy.tracking.model_copy(update=run))
+    if request.context.owner is not None:
+        found = {
+            each.name: each.attempt
+            for each in backend.find_jobs(request)
+            if each.owner_key == request.context.owner.key
+        }
         if ref.name not in found:
             raise JobNotFoundError(f"TrainJob {ref.name!r} has been deleted")
-        last = max(found, key=found.__getitem__) if is_new_budget and request.restart_policy else None
+        last = max(found, key=found.__getitem__) if is_new_budget and request.policy.restart_policy else None
         request = next_attempt.restore_owned_request(request, ref.name, found[ref.name])
-        return submit(request.model_copy(update={"retry_of": last}))
+        return submit(request.with_fields(retry_of=last))
     return _start_named(backend, submit, ref, request, is_new_budget)
 
 
@@ -225,10 +229,10 @@ def _start_named(
 
 def _restore_code(request: TrainJobRequest, backend: Backend, ref: TrainJobRef) -> TrainJobRequest:
     """Return a stored request with the files of its project, which a cluster has in the arguments of the job."""
-    if request.trainer is None or request.project is None:
+    if request.work.trainer is None or request.project is None:
         return request
-    trainer = request.trainer.model_copy(update={"code": backend.get_code(ref)})
-    return request.model_copy(update={"trainer": trainer})
+    trainer = request.work.trainer.model_copy(update={"code": backend.get_code(ref)})
+    return request.with_fields(trainer=trainer)
 
 
 def _is_same_work(backend: Backend, name: str, request: TrainJobRequest) -> bool:

@@ -8,11 +8,14 @@ from pathlib import Path
 from trainer_core.model.jobs import Outcome, TrainJob
 from trainer_core.model.request import (
     Checkpoints,
+    Context,
     InitializerRequest,
     InitializerSource,
+    Policy,
     RuntimeRef,
     TrainerRequest,
     TrainJobRequest,
+    Work,
 )
 
 #: Resources that every machine has.
@@ -44,10 +47,9 @@ def build_request(
     sources = {role: source for role, source in original.initializer_sources() if _get_scheme(source) in fetchable}
     if dataset is not None:
         sources["dataset"] = InitializerSource(storage_uri=dataset, link=True)
-    checkpoints = original.checkpoints
+    checkpoints = original.policy.checkpoints
     is_torch = job.runtime.trainer.framework == "torch"
-    return TrainJobRequest(
-        name=job.name,
+    work = Work(
         runtime=RuntimeRef(name="torch-distributed" if is_torch else "python"),
         trainer=TrainerRequest(
             kind="custom",
@@ -58,8 +60,11 @@ def build_request(
             num_nodes=nodes,
         ),
         initializer=InitializerRequest(**sources) if sources else None,
-        partition=original.partition,
-        checkpoints=checkpoints and _move_checkpoints(checkpoints, folder, job.name),
+    )
+    return TrainJobRequest(
+        work=work,
+        policy=Policy(checkpoints=checkpoints and _move_checkpoints(checkpoints, folder, job.name)),
+        context=Context(name=job.name, partition=original.context.partition),
     )
 
 
@@ -102,7 +107,7 @@ def _list_machines(
         here = f"{nodes} nodes of one process" if nodes else "one process, rank 0, with WORLD_SIZE=1"
         advice = "" if nodes else f"; --on local --nodes {job.num_nodes * processes} starts all ranks"
         yield f"world size: {job.num_nodes} nodes, {processes} processes each; here {here}{advice}"
-    limits = original.distributed.limits if original.distributed else {}
+    limits = original.work.distributed.limits if original.work.distributed else {}
     devices: Mapping[str, object] = {**(trainer.resources_per_node or {}), **limits}
     for name, amount in devices.items():
         if name not in _COMMON:
@@ -113,10 +118,10 @@ def _list_machines(
     if trainer.code is not None and trainer.code.kind == "reference" and trainer.code.project is None:
         yield f"{trainer.code.text}: imported from what is installed here"
     pods = {
-        "RuntimePatch": original.patches,
-        "DistributedConfig": original.distributed,
-        "PyTorchJobSpec": original.pytorch_job,
-        "RunaiSpec": original.runai,
+        "RuntimePatch": original.work.patches,
+        "DistributedConfig": original.work.distributed,
+        "PyTorchJobSpec": original.work.pytorch_job,
+        "RunaiSpec": original.work.runai,
     }
     for name, value in pods.items():
         if value:
@@ -137,9 +142,9 @@ def _list_states(original: TrainJobRequest, outcome: Outcome | None, step: int |
         yield f"random state: what was drawn before step {step}, unless the checkpoint has it"
     elif outcome is not None and outcome.resumed_from is not None:
         yield f"checkpoint: it resumed from step {outcome.resumed_from}; --from-checkpoint starts from the newest one"
-    elif original.checkpoints is not None and original.checkpoints.load not in ("fresh", "never"):
-        yield f"load={original.checkpoints.load}: starts from the beginning"
-    if original.tracking is not None:
+    elif original.policy.checkpoints is not None and original.policy.checkpoints.load not in ("fresh", "never"):
+        yield f"load={original.policy.checkpoints.load}: starts from the beginning"
+    if original.policy.tracking is not None:
         yield "tracking: MLflow and Weights & Biases write into a temporary folder"
 
 

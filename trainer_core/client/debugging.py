@@ -165,7 +165,7 @@ def _get_trainer(backend: Backend, ref: TrainJobRef, request: TrainJobRequest) -
     """Return the trainer and its function with the files of its project, after checking their digests."""
     if backend.name == "debug":
         raise UnsupportedError(f"TrainJob {ref.name!r} ran in this process: put breakpoint() into its function instead")
-    trainer, code = request.trainer, backend.get_code(ref)
+    trainer, code = request.work.trainer, backend.get_code(ref)
     if trainer is None or trainer.code is None or code is None:
         kinds = {"container": "an image", "builtin": "a recipe"}
         what = kinds.get(trainer.kind, "") if trainer else "only initializers"
@@ -234,7 +234,7 @@ def _set_environment(request: TrainJobRequest, given: Mapping[str, str]) -> Iter
 
 def list_secrets(request: TrainJobRequest) -> Iterator[tuple[str, str]]:
     """Yield the variable and the origin of each secret that the request refers to."""
-    for name, ref in (request.trainer.secret_env if request.trainer else {}).items():
+    for name, ref in (request.work.trainer.secret_env if request.work.trainer else {}).items():
         yield name, f"Secret {ref.name}, key {ref.key}"
     for role, source in request.initializer_sources():
         if source.storage_uri.partition("://")[0] in SOURCE_MODULES:
@@ -261,7 +261,7 @@ def _run_session(
 
     file, line = pdb or (None, 0)
     session = Session(here.to_json(), str(folder), pdb is not None, file, line)
-    packages = request.trainer.packages if request.trainer else ()
+    packages = request.work.trainer.packages if request.work.trainer else ()
     # A function that ended without an exception may end the process.
     if not packages and not (failure and failure.exit_code is not None and not failure.traceback):
         return run(session)
@@ -292,7 +292,7 @@ def _build_environment(request: TrainJobRequest, home: Path) -> str:
     from trainer_core.backends.local import environments
     from trainer_core.node.packages import MARKER
 
-    trainer = request.trainer
+    trainer = request.work.trainer
     if trainer is None:
         return sys.executable
     spec = {"packages": sorted(set(trainer.packages)), "index_urls": list(trainer.pip_index_urls)}

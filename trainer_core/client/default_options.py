@@ -29,7 +29,7 @@ def read_fields(config: BackendConfig, backend: Backend) -> dict[str, Any]:
         request = TrainJobRequest.parse(data)
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from error
-    return {name: getattr(request, name) for name in data if name in DEFAULT_OPTIONS.values()}
+    return {name: getattr(request.policy, name) for name in data if name in DEFAULT_OPTIONS.values()}
 
 
 def apply(request: TrainJobRequest, fields: dict[str, Any]) -> TrainJobRequest:
@@ -37,27 +37,30 @@ def apply(request: TrainJobRequest, fields: dict[str, Any]) -> TrainJobRequest:
     chosen = {
         name: value
         for name, value in fields.items()
-        if getattr(request, name) is None and _is_applicable(name, request.model_copy(update={name: value}))
+        if getattr(request.policy, name) is None and _is_applicable(name, request.with_fields(**{name: value}))
     }
     if not chosen:
         return request
-    defaults = tuple(sorted({*(request.defaults or ()), *chosen}))
-    return request.model_copy(update={**chosen, "defaults": defaults})
+    defaults = tuple(sorted({*(request.context.defaults or ()), *chosen}))
+    return request.with_fields(**chosen, defaults=defaults)
 
 
 def _is_applicable(name: str, request: TrainJobRequest) -> bool:
     """Return whether a request can have a field: a default must not refuse a TrainJob."""
-    trainer = request.trainer
+    trainer = request.work.trainer
     if trainer is None or name == "start_within":
         return name == "start_within"
     if name == "stalled":
         return trainer.code is not None
-    if request.search is not None:
+    if request.context.search is not None:
         return False  # A search decides about the retries of its trials.
     if name == "restart_policy":
-        return not request.literal_secrets  # They are not stored for the next attempt.
+        return not request.context.literal_secrets  # They are not stored for the next attempt.
     if name == "more_memory":
-        if request.runai is not None and {"memory", "memory_limit"} & {*request.runai.spec, *request.runai.master}:
+        if request.work.runai is not None and {"memory", "memory_limit"} & {
+            *request.work.runai.spec,
+            *request.work.runai.master,
+        }:
             return False
         try:
             get_attempt_memory(request)

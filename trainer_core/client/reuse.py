@@ -61,8 +61,8 @@ class TrainingKey:
 
 def look_up(client: _JobReader, request: TrainJobRequest) -> tuple[TrainJobRequest, Outcome | None]:
     """Return the request with its key, and the outcome of an earlier TrainJob with the same one; None without any."""
-    request = request.model_copy(update={"reuse_key": None})
-    if request.reuse is None or request.search is not None:
+    request = request.with_fields(reuse_key=None)
+    if request.policy.reuse is None or request.context.search is not None:
         return request, None
     decision = adoption.decide(request, client.find_jobs(request))
     if decision.action is not adoption.Action.CREATE:
@@ -71,7 +71,7 @@ def look_up(client: _JobReader, request: TrainJobRequest) -> tuple[TrainJobReque
     if known.key is None:
         _log.warning("Reuse: TrainJob %r trains, because not all is known: %s", decision.name, "; ".join(known.unknown))
         return request, None
-    within, request = request.reuse.within, request.model_copy(update={"reuse_key": known.key})
+    within, request = request.policy.reuse.within, request.with_fields(reuse_key=known.key)
     if within is None or decision.attempt:
         return request, None
     return request, find(client, known.key, within)
@@ -148,7 +148,7 @@ def _list_digests(request: TrainJobRequest, reads_files: bool) -> tuple[dict[str
         else:
             tokens = {
                 name.removeprefix(f"{role}."): secret.get_secret_value()
-                for name, secret in request.literal_secrets.items()
+                for name, secret in request.context.literal_secrets.items()
                 if name.startswith(f"{role}.")
             }
             calls[role] = partial(_compute_digest, role, {**get_fetch_variables(role, source), **tokens})

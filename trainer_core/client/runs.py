@@ -70,14 +70,14 @@ class JobRuns:
             return True
         try:
             if ref.uid not in self._tracked:
-                self._tracked = {ref.uid: self._get_request(ref).tracking is not None}
+                self._tracked = {ref.uid: self._get_request(ref).policy.tracking is not None}
         except TrainerError:
             return False
         return self._tracked[ref.uid]
 
     def submit(self, request: TrainJobRequest, before_create: Callable[[], None] | None) -> TrainJobRef:
         """Submit a request, with a run that is created before the job if the job will be tracked."""
-        if not self.tracks_all and request.tracking is None:
+        if not self.tracks_all and request.policy.tracking is None:
             return self._backend.submit(request, before_create=before_create)
         from trainer_core.tracking.submission import prepare_submission
 
@@ -96,7 +96,7 @@ class JobRuns:
 
     def get_run(self, ref: TrainJobRef) -> TrackedRun | None:
         """Return the run of a job; None if it is not tracked, or has no run yet."""
-        tracking = self._get_request(ref).tracking
+        tracking = self._get_request(ref).policy.tracking
         if tracking is None or not (tracking.run_id and tracking.experiment_id and tracking.uri):
             return None
         from trainer_core.tracking.server import choose_server

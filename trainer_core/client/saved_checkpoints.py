@@ -61,7 +61,10 @@ class SavedCheckpoint:
 
 def list_saved(request: TrainJobRequest, uri: str) -> list[SavedCheckpoint]:
     """Return the complete checkpoints of a request's training, oldest first."""
-    root, settings = _build_root(request, uri), request.checkpoints.model_dump() if request.checkpoints else {}
+    root, settings = (
+        _build_root(request, uri),
+        request.policy.checkpoints.model_dump() if request.policy.checkpoints else {},
+    )
     with _one_line_errors(uri):
         place = checkpoints.open_place(root)
         found = place.list_complete()

@@ -282,9 +282,9 @@ class TrainerClient:
             owner=owner,
             folder=folder,
         )
-        if request.name or request.owner:
+        if request.context.name or request.context.owner:
             return request
-        code = request.trainer.code if request.trainer else None
+        code = request.work.trainer.code if request.work.trainer else None
         return request.with_name(naming.generate_name(code.entry if code else None))
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
@@ -305,7 +305,7 @@ class TrainerClient:
             TrainerError: The backend would refuse the request.
         """
         request = default_options.apply(request, self._default_options)
-        self.backend.dry_run(request if request.name else request.with_name(naming.generate_name()))
+        self.backend.dry_run(request if request.context.name else request.with_name(naming.generate_name()))
 
     def submit(
         self,
@@ -333,7 +333,7 @@ class TrainerClient:
         return self.repeat_while_unavailable("The submit", lambda: self._submit(request, before_create), retry_seconds)
 
     def _submit(self, request: TrainJobRequest, before_create: Callable[[], None] | None) -> TrainJobRef:
-        if request.reuse is not None:
+        if request.policy.reuse is not None:
             from trainer_core.client import reuse  # Loads the modules of HTTP.
 
             request, earlier = reuse.look_up(self, request)
@@ -567,7 +567,7 @@ class TrainerClient:
 
         ref = self.get_job_ref(job)
         outcome = self.get_job_outcome(ref)
-        tracking = self.get_job_request(ref).tracking
+        tracking = self.get_job_request(ref).policy.tracking
         with open_registry(registry, self.runs.server) as target:
             is_same_server = bool(tracking and tracking.uri and target.has_origin_of(tracking.uri))
             return target.promote(

@@ -82,7 +82,7 @@ def finish_wait(backend: Backend, state: wait_state.WaitState) -> Outcome:
 
 def check_restarts(request: TrainJobRequest) -> None:
     """Refuse a RestartPolicy of a request whose next attempt would lack its tokens: they are not stored."""
-    if request.restart_policy is not None and request.literal_secrets:
+    if request.policy.restart_policy is not None and request.context.literal_secrets:
         raise InvalidRequestError(
             "RestartPolicy: tokens given as text are not stored for the next attempt; give references to secrets"
         )

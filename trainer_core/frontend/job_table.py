@@ -65,18 +65,20 @@ _OF_DETAILS: dict[str, Callable[[JobDetails], Any]] = {
     "restarts": lambda details: _describe_restarts(details),
 }
 _OF_REQUEST: dict[str, Callable[[TrainJobRequest], Any]] = {
-    "function": lambda request: request.trainer and request.trainer.code and request.trainer.code.entry,
+    "function": lambda request: request.work.trainer and request.work.trainer.code and request.work.trainer.code.entry,
     "dag": lambda request: _get_task(request).get("dag"),
     "run": lambda request: _get_task(request).get("run"),
     "task": lambda request: _get_task(request).get("task"),
     "dataset": lambda request: _get_source(request, "dataset"),
     "model": lambda request: _get_source(request, "model"),
     "code": lambda request: _get_code_digest(request),
-    "image": lambda request: request.trainer and request.trainer.image,
-    "processes": lambda request: request.trainer and request.trainer.num_proc_per_node,
-    "packages": lambda request: ", ".join(map(strip_options, request.trainer.packages)) if request.trainer else None,
+    "image": lambda request: request.work.trainer and request.work.trainer.image,
+    "processes": lambda request: request.work.trainer and request.work.trainer.num_proc_per_node,
+    "packages": lambda request: (
+        ", ".join(map(strip_options, request.work.trainer.packages)) if request.work.trainer else None
+    ),
     "memory": lambda request: str(get_attempt_memory(request) or ""),
-    "variables": lambda request: ", ".join(sorted(request.trainer.env)) if request.trainer else None,
+    "variables": lambda request: ", ".join(sorted(request.work.trainer.env)) if request.work.trainer else None,
 }
 _FIXED = (*_OF_JOB, *_OF_DETAILS, *_OF_REQUEST)
 #: Columns that differ between any two jobs, so that a comparison leaves them out.
@@ -120,7 +122,7 @@ def read_details(client: TrainerClient, name: str) -> JobDetails:
         request=request,
         progress=progress,
         outcome=outcome,
-        restarts=ended.restarts or (request.attempt_restarts if request else None),
+        restarts=ended.restarts or (request.context.attempt_restarts if request else None),
     )
 
 
@@ -190,13 +192,13 @@ def _describe_step(progress: Progress) -> str | None:
 
 def _describe_restarts(details: JobDetails) -> str | None:
     """Return the restarts before the last start: ``2 of 3 (NodeLost; 1 more was free)``."""
-    rules = details.request.restart_policy if details.request else None
+    rules = details.request.policy.restart_policy if details.request else None
     return restart_policy.describe(rules, details.restarts) if rules and details.restarts else None
 
 
 def _get_task(request: TrainJobRequest) -> dict[str, str]:
     """Return the parts of the key of an Airflow task; empty for a TrainJob of another owner."""
-    parts = request.owner.key.split("/") if request.owner else []
+    parts = request.context.owner.key.split("/") if request.context.owner else []
     if len(parts) != len(_TASK_PARTS):
         return {}
     return dict(zip(_TASK_PARTS, map(unquote, parts), strict=True))
@@ -207,7 +209,7 @@ def _get_source(request: TrainJobRequest, role: str) -> str | None:
 
 
 def _get_code_digest(request: TrainJobRequest) -> str | None:
-    code = request.trainer.code if request.trainer else None
+    code = request.work.trainer.code if request.work.trainer else None
     digest = code and (code.project.digest if code.project else code.digest)
     return digest[:_DIGEST_LENGTH] if digest else None
 

@@ -28,7 +28,7 @@ _UNSUPPORTED_SCHEMES = {
 
 def is_initialize_only(request: TrainJobRequest) -> bool:
     """Return whether a request has an initializer only. With a runtime and no trainer, the runtime runs unchanged."""
-    return request.trainer is None and request.runtime is None and request.initializer is not None
+    return request.work.trainer is None and request.work.runtime is None and request.work.initializer is not None
 
 
 def render_manifests(
@@ -43,9 +43,9 @@ def render_manifests(
 
 def _check_request(request: TrainJobRequest) -> None:
     for option, is_set in (
-        ("RuntimePatch", bool(request.patches)),
-        ("DistributedConfig", request.distributed is not None),
-        ("PyTorchJobSpec", request.pytorch_job is not None),
+        ("RuntimePatch", bool(request.work.patches)),
+        ("DistributedConfig", request.work.distributed is not None),
+        ("PyTorchJobSpec", request.work.pytorch_job is not None),
     ):
         if is_set:
             raise UnsupportedError(
@@ -59,11 +59,11 @@ def _check_request(request: TrainJobRequest) -> None:
 
 
 def _get_claim_name(request: TrainJobRequest, attempt: int) -> str:
-    if request.workspace and request.workspace.claim:
-        return request.workspace.claim
+    if request.work.workspace and request.work.workspace.claim:
+        return request.work.workspace.claim
     # All attempts of an owner share one volume. The name of a later attempt can be cut shorter than that of the first,
     # to make room for the number, so the claim is named after the first attempt.
-    name, owner = request.require_name(), request.owner
+    name, owner = request.require_name(), request.context.owner
     if owner is not None and name == naming.build_job_name(owner.slug, owner.key, attempt):
         return naming.build_job_name(owner.slug, owner.key)
     return name.removesuffix(f"-{attempt}" if attempt else "")
@@ -71,7 +71,7 @@ def _get_claim_name(request: TrainJobRequest, attempt: int) -> str:
 
 def _render_claim(request: TrainJobRequest, namespace: str, attempt: int) -> dict[str, Any]:
     # No ownerReference: the volume claim must outlive the Job.
-    workspace = request.workspace or Workspace()
+    workspace = request.work.workspace or Workspace()
     spec = {
         "accessModes": [workspace.access_mode],
         "resources": {"requests": {"storage": workspace.size}},

@@ -46,7 +46,7 @@ _RESERVED_ANNOTATIONS = (
 
 def check_reserved_metadata(request: TrainJobRequest) -> None:
     """Check that a request sets no label or annotation that the backend writes."""
-    metadata = request.metadata
+    metadata = request.policy.metadata
     for what, keys, reserved in (
         ("labels", metadata.labels, _RESERVED_LABELS),
         ("annotations", metadata.annotations, _RESERVED_ANNOTATIONS),
@@ -71,10 +71,10 @@ def build_metadata(
     request: TrainJobRequest, namespace: str, attempt: int, annotations: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     job_labels = {**request.job_metadata.labels, labels.MANAGED_BY: labels.MANAGER}
-    if request.owner:
-        job_labels[labels.OWNER] = naming.hash_owner_key(request.owner.key)
-    if request.delete_after_seconds is not None:
-        job_labels[labels.DELETE_AFTER] = str(request.delete_after_seconds)
+    if request.context.owner:
+        job_labels[labels.OWNER] = naming.hash_owner_key(request.context.owner.key)
+    if request.policy.delete_after_seconds is not None:
+        job_labels[labels.DELETE_AFTER] = str(request.policy.delete_after_seconds)
     job_annotations = {
         **request.job_metadata.annotations,
         labels.REQUEST: request.to_record_json(),
@@ -82,8 +82,8 @@ def build_metadata(
         labels.ATTEMPT: str(attempt),
         **(annotations or {}),
     }
-    if request.start_within is not None:
-        job_annotations[labels.START_WITHIN] = f"{request.start_within:g}"
+    if request.policy.start_within is not None:
+        job_annotations[labels.START_WITHIN] = f"{request.policy.start_within:g}"
     memory = get_attempt_memory(request)
     if memory is not None:
         job_annotations[labels.MEMORY] = json.dumps(asdict(memory))
@@ -109,7 +109,7 @@ def build_secret(
     request: TrainJobRequest, job: str, namespace: str, owner_uid: str, owner: ApiResource
 ) -> dict[str, Any] | None:
     """Build the Secret with the literal secrets of a request; None if it has none."""
-    if not request.literal_secrets:
+    if not request.context.literal_secrets:
         return None
     reference = {"apiVersion": owner.api_version, "kind": owner.kind, "name": job, "uid": owner_uid}
     return {
@@ -122,7 +122,7 @@ def build_secret(
             "ownerReferences": [reference],
         },
         "type": "Opaque",
-        "stringData": {key: value.get_secret_value() for key, value in sorted(request.literal_secrets.items())},
+        "stringData": {key: value.get_secret_value() for key, value in sorted(request.context.literal_secrets.items())},
     }
 
 
@@ -134,9 +134,9 @@ def build_lifecycle_fields(request: TrainJobRequest) -> dict[str, Any]:
     """Build `activeDeadlineSeconds`, `suspend` and `managedBy` of a TrainJob, Job or run policy."""
     fields = {
         "activeDeadlineSeconds": request.attempt_deadline_seconds,
-        "suspend": request.suspend or None,
+        "suspend": request.policy.suspend or None,
         # The Trainer controller is the default for a TrainJob, and other kinds do not accept it.
-        "managedBy": None if request.managed_by == _TRAINER_CONTROLLER else request.managed_by,
+        "managedBy": None if request.policy.managed_by == _TRAINER_CONTROLLER else request.policy.managed_by,
     }
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -156,9 +156,9 @@ def render_function(
         launch,
         exported=exported,
         processes=trainer.num_proc_per_node,
-        s3=request.checkpoints is not None and checkpoint_location.is_bucket(request.checkpoints.uri),
+        s3=request.policy.checkpoints is not None and checkpoint_location.is_bucket(request.policy.checkpoints.uri),
         is_trial=node_env.OBJECTIVE in trainer.env,
-        is_attended=request.stalled is not None,
+        is_attended=request.policy.stalled is not None,
     )
     command_length = argv.index(argv_payload.UNPACKER) + 1
     return argv[:command_length], argv[command_length:]
@@ -166,7 +166,7 @@ def render_function(
 
 def build_trainer_env(request: TrainJobRequest) -> dict[str, str | SecretRef]:
     """Return the environment of the training container, without the variables of the runtime's policy."""
-    trainer, own = request.trainer, {node_env.NAME: request.require_name()}
+    trainer, own = request.work.trainer, {node_env.NAME: request.require_name()}
     if trainer is not None and trainer.result_uri:
         own[node_env.RESULT_URI] = trainer.result_uri
     uri = _get_checkpoints_uri(request) or ""
@@ -260,7 +260,7 @@ def escape_variable_references(text: str) -> str:
 
 def _reference_literal_secrets(role: str, request: TrainJobRequest) -> dict[str, SecretRef]:
     """Return references to the literal secrets of a part of a request, by environment variable."""
-    keys = (key.partition(".") for key in request.literal_secrets)
+    keys = (key.partition(".") for key in request.context.literal_secrets)
     return {
         name: SecretRef(get_secret_name(request.require_name()), f"{part}.{name}")
         for part, _, name in keys

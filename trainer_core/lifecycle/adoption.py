@@ -82,25 +82,25 @@ class Decision:
 
 
 def decide(request: TrainJobRequest, existing: Sequence[ExistingJob]) -> Decision:
-    if request.owner is None:
+    if request.context.owner is None:
         return _decide_by_name(request, existing)
-    key = request.owner.key
+    key = request.context.owner.key
     attempts = sorted((job for job in existing if job.owner_key == key), key=lambda job: job.attempt)
     if not attempts:
         return _create(request, existing, attempt=0)
-    newer = next((job for job in attempts if is_older(request.owner.generation, job.generation)), None)
+    newer = next((job for job in attempts if is_older(request.context.owner.generation, job.generation)), None)
     if newer is not None:
         raise ConflictError(
             f"TrainJob {newer.name!r} belongs to generation {newer.generation} of owner {key!r}, and this request to "
-            f"generation {request.owner.generation}, which is older; end this run of the task, or delete that TrainJob "
-            "first"
+            f"generation {request.context.owner.generation}, which is older; end this run of the task, or delete that "
+            "TrainJob first"
         )
     latest = attempts[-1]
-    is_same_run = latest.generation == request.owner.generation
+    is_same_run = latest.generation == request.context.owner.generation
     # An entry of a search is created once, however it ended: a retry of its trial is another entry.
-    if is_same_run and (request.search is not None or latest.status != FAILED):
+    if is_same_run and (request.context.search is not None or latest.status != FAILED):
         action = Action.REUSE_RESULT if latest.has_ended else Action.ATTACH
-        differs = request.search is None and latest.fingerprint != request.fingerprint()
+        differs = request.context.search is None and latest.fingerprint != request.fingerprint()
         return Decision(action, latest.name, latest.attempt, differs=differs)
     active = tuple(job.name for job in attempts if not job.has_ended)
     ended = tuple(job.name for job in attempts if job.has_ended)
@@ -133,7 +133,7 @@ def _decide_by_name(request: TrainJobRequest, existing: Sequence[ExistingJob]) -
 
 def _create(request: TrainJobRequest, existing: Sequence[ExistingJob], attempt: int) -> Decision:
     name = request.get_attempt_name(attempt)
-    owner_key = request.owner.key if request.owner else None
+    owner_key = request.context.owner.key if request.context.owner else None
     conflict = next((job for job in existing if job.name == name and job.owner_key != owner_key), None)
     if conflict is not None:
         other = "has no owner" if conflict.owner_key is None else f"belongs to owner {conflict.owner_key!r}"

@@ -19,7 +19,7 @@ _MEBI, _GIBI = 2**20, 2**30
 
 def get_attempt_memory(request: TrainJobRequest) -> AttemptMemory | None:
     """Return what the attempt of a request asks for; None without the option."""
-    policy = request.more_memory
+    policy = request.policy.more_memory
     if policy is None:
         return None
     asked = _get_asked(request)
@@ -27,14 +27,14 @@ def get_attempt_memory(request: TrainJobRequest) -> AttemptMemory | None:
         raise InvalidRequestError(
             f"MoreMemory: the limit of {policy.limit} is less than the {asked} of resources_per_node; raise the limit"
         )
-    amount = request.attempt_memory or asked
+    amount = request.context.attempt_memory or asked
     return AttemptMemory(amount=amount, asked=asked, next=_grow(amount, policy))
 
 
 def build_next_request(request: TrainJobRequest, ended: Outcome | None) -> TrainJobRequest:
     """Return a request with the memory of its next attempt; `ended` is the outcome of the one before, if any."""
-    first = get_attempt_memory(request.model_copy(update={"attempt_memory": None}))
-    if request.more_memory is None or first is None:
+    first = get_attempt_memory(request.with_fields(attempt_memory=None))
+    if request.policy.more_memory is None or first is None:
         return request
     amount = first.amount
     if ended is not None and ended.memory is not None and ended.diagnosis is not None:
@@ -43,8 +43,12 @@ def build_next_request(request: TrainJobRequest, ended: Outcome | None) -> Train
         # A RestartPolicy can make others retryable, which have no `next`.
         is_exhausted = ended.diagnosis.category is Category.OUT_OF_MEMORY and ended.diagnosis.retryable
         is_exhausted = is_exhausted and ended.memory.next is not None
-        amount = min((is_exhausted and _grow(last, request.more_memory)) or last, request.more_memory.limit, key=_size)
-    return request.model_copy(update={"attempt_memory": None if amount == first.asked else amount})
+        amount = min(
+            (is_exhausted and _grow(last, request.policy.more_memory)) or last,
+            request.policy.more_memory.limit,
+            key=_size,
+        )
+    return request.with_fields(attempt_memory=None if amount == first.asked else amount)
 
 
 def apply_attempt_memory(request: TrainJobRequest) -> TrainJobRequest:
@@ -53,22 +57,22 @@ def apply_attempt_memory(request: TrainJobRequest) -> TrainJobRequest:
     if memory is None or memory.amount == memory.asked:
         return request
     changes: dict[str, Any] = {}
-    per_node = request.trainer.resources_per_node if request.trainer else None
-    if request.trainer is not None and per_node and "memory" in per_node:
+    per_node = request.work.trainer.resources_per_node if request.work.trainer else None
+    if request.work.trainer is not None and per_node and "memory" in per_node:
         per_node = {**per_node, "memory": memory.amount}
-        changes["trainer"] = request.trainer.model_copy(update={"resources_per_node": per_node})
-    if request.distributed is not None:
+        changes["trainer"] = request.work.trainer.model_copy(update={"resources_per_node": per_node})
+    if request.work.distributed is not None:
         fields = {
             name: {**amounts, "memory": memory.amount}
             for name in ("requests", "limits")
-            if "memory" in (amounts := getattr(request.distributed, name))
+            if "memory" in (amounts := getattr(request.work.distributed, name))
         }
-        changes["distributed"] = request.distributed.model_copy(update=fields)
-    return request.model_copy(update=changes)
+        changes["distributed"] = request.work.distributed.model_copy(update=fields)
+    return request.with_fields(**changes)
 
 
 def _get_asked(request: TrainJobRequest) -> str:
-    trainer, distributed = request.trainer, request.distributed
+    trainer, distributed = request.work.trainer, request.work.distributed
     amounts = (
         (trainer and trainer.resources_per_node) or {},
         distributed.limits if distributed else {},

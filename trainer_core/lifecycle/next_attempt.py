@@ -19,13 +19,15 @@ def build_request(request: TrainJobRequest, base: str, attempt: int) -> TrainJob
     """Return the request of an attempt of a TrainJob without an owner; attempts share the first one's checkpoints."""
     named = request.with_name(naming.build_attempt_name(base, attempt))
     return (
-        named if request.checkpoints is None else named.with_checkpoints_scope(checkpoint_location.build_scope(request))
+        named
+        if request.policy.checkpoints is None
+        else named.with_checkpoints_scope(checkpoint_location.build_scope(request))
     )
 
 
 def restore_owned_request(request: TrainJobRequest, name: str, attempt: int) -> TrainJobRequest:
     """Return a stored request of a TrainJob with an owner as it was submitted: without the number of its attempt."""
-    owner = request.owner
+    owner = request.context.owner
     if owner is None or name == naming.build_job_name(owner.slug, owner.key, attempt):
-        return request.model_copy(update={"name": None})
+        return request.with_fields(name=None)
     return request.with_name(name.removesuffix(f"-{attempt}") if attempt else name)

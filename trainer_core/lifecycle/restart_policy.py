@@ -199,28 +199,28 @@ def _get_seconds(outcome: Outcome) -> float:
 
 def get_attempt_restarts(request: TrainJobRequest) -> AttemptRestarts | None:
     """Return what is stored with the TrainJob of a request; None without the option."""
-    if request.restart_policy is None:
+    if request.policy.restart_policy is None:
         return None
     return AttemptRestarts(
-        request.restart_policy,
-        request.attempt_restarts or Restarts(),
-        request.active_deadline_seconds,
-        request.checkpoints is not None,
+        request.policy.restart_policy,
+        request.context.attempt_restarts or Restarts(),
+        request.policy.active_deadline_seconds,
+        request.policy.checkpoints is not None,
     )
 
 
 def is_final(request: TrainJobRequest, ended: Outcome | None) -> bool:
     """Return whether the policy of a request allows no further start after the outcome of the last one."""
     restarts = ended.restarts if ended else None
-    return request.restart_policy is not None and restarts is not None and restarts.following is None
+    return request.policy.restart_policy is not None and restarts is not None and restarts.following is None
 
 
 def build_next_request(request: TrainJobRequest, ended: Outcome | None) -> TrainJobRequest:
     """Return the request of the attempt that follows an outcome. None for one with a new budget."""
-    if request.restart_policy is None:
+    if request.policy.restart_policy is None:
         return request
     restarts = count_restart(ended) if ended else Restarts()
-    return request.model_copy(update={"attempt_restarts": restarts if restarts.total else None, "retry_of": None})
+    return request.with_fields(attempt_restarts=restarts if restarts.total else None, retry_of=None)
 
 
 def describe(rules: RestartRules, restarts: Restarts) -> str:

@@ -20,14 +20,6 @@ from trainer_core.model.request import TrainJobRequest
 from trainer_core.node import env
 from trainer_core.node.requirement import HASH, strip_options
 
-#: Fields of a request that do not change what is trained. Every other one is part of the key.
-ORGANIZING_FIELDS = frozenset(
-    {
-        *("name", "owner", "metadata", "tracking", "search", "traceparent", "reuse", "reuse_key", "defaults"),
-        *("active_deadline_seconds", "start_within", "suspend", "managed_by", "delete_after_seconds", "secret_names"),
-        *("more_memory", "attempt_memory", "restart_policy", "attempt_restarts", "retry_of", "stalled", "checkpoints"),
-    }
-)
 #: Checkpoints from which a first attempt can begin only if it wrote them itself.
 _OWN_CHECKPOINTS = ("fresh", "never")
 #: ``torch==2.9.0``, ``torch[extra]==2.9.0; python_version > "3.9"``.
@@ -57,7 +49,7 @@ class Versions:
 
 def list_unknown(request: TrainJobRequest) -> list[str]:
     """Return what the request leaves open about the training, each as ``subject: reason``."""
-    trainer, checkpoints = request.trainer, request.checkpoints
+    trainer, checkpoints = request.work.trainer, request.policy.checkpoints
     if trainer is None:
         return ["trainer: the TrainJob has none, and runs what its runtime runs or fetches data"]
     named = [strip_options(each).strip() for each in trainer.packages if not HASH.search(each)]
@@ -66,16 +58,16 @@ def list_unknown(request: TrainJobRequest) -> list[str]:
         unknown.append("trainer: a recipe is not described by versions")
     if checkpoints is not None and checkpoints.load not in _OWN_CHECKPOINTS:
         unknown.append(f"Checkpoints load={checkpoints.load}: begins with what others trained")
-    if request.workspace is not None and request.workspace.claim is not None:
-        unknown.append(f"Workspace claim={request.workspace.claim}: content without a version")
-    parts = (request.patches, request.distributed, request.pytorch_job, request.runai)
+    if request.work.workspace is not None and request.work.workspace.claim is not None:
+        unknown.append(f"Workspace claim={request.work.workspace.claim}: content without a version")
+    parts = (request.work.patches, request.work.distributed, request.work.pytorch_job, request.work.runai)
     outside = {name for part in parts for name in _list_outside(_to_data(part))}
     return [*unknown, *(f"{name} of the pods: content without a version" for name in sorted(outside))]
 
 
 def check_images(request: TrainJobRequest, *images: str | None) -> list[str]:
     """Return which of these images and of those in pod fields of the request have no digest."""
-    parts = (request.patches, request.pytorch_job, request.runai)
+    parts = (request.work.patches, request.work.pytorch_job, request.work.runai)
     named = [value for part in parts for name, value in _walk(_to_data(part)) if name == "image"]
     texts = [each if isinstance(each, str) else "" for each in (*images, *named)]
     return [f"image {each or 'of the runtime'}: no digest (@sha256:…)" for each in texts if not _DIGEST.fullmatch(each)]
@@ -88,17 +80,17 @@ def check_runtime(runtime: object) -> list[str]:
 
 def build_key(request: TrainJobRequest, versions: Mapping[str, Any], data: Mapping[str, str]) -> str:
     """Return the key of a training whose parts are all known; `data` has the digest of each initializer's content."""
-    work = {name: value for name, value in request.get_work().items() if name not in ORGANIZING_FIELDS}
+    work = request.get_work()
     trainer = work.get("trainer", {})
-    if request.trainer is not None:
-        trainer["env"] = {k: v for k, v in request.trainer.literal_env.items() if k != env.RESOURCE_INTERVAL}
-        asked = request.trainer.resources_per_node or {}
+    if request.work.trainer is not None:
+        trainer["env"] = {k: v for k, v in request.work.trainer.literal_env.items() if k != env.RESOURCE_INTERVAL}
+        asked = request.work.trainer.resources_per_node or {}
         trainer["resources_per_node"] = {name: amount for name, amount in asked.items() if name != "memory"}
     trainer.get("code", {}).pop("text", None)  # Its digest stands for it.
     for source in work.get("initializer", {}).values():
         source.pop("secrets", None)
         source.pop("storage_uri", None)  # Its digest stands for it.
-    parts = {"work": work, "partition": request.partition, "versions": versions, "data": data}
+    parts = {"work": work, "partition": request.context.partition, "versions": versions, "data": data}
     text = json.dumps(parts, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_KEY_LENGTH]
 

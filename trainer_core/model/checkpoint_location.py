@@ -23,14 +23,14 @@ _DEFAULT_GENERATION = "0"
 
 def resolve_uri(request: TrainJobRequest, default: str | None) -> str | None:
     """Return the URI of the place of all checkpoints; None for a request without the option."""
-    if request.checkpoints is None:
+    if request.policy.checkpoints is None:
         return None
-    if request.trainer is None or request.trainer.kind == "builtin":
+    if request.work.trainer is None or request.work.trainer.kind == "builtin":
         raise UnsupportedError(
             "Checkpoints needs a function or an image as trainer; a torchtune recipe saves its checkpoints itself "
             "(checkpointer.output_dir)"
         )
-    uri = request.checkpoints.uri or default
+    uri = request.policy.checkpoints.uri or default
     if uri is None:
         raise UnsupportedError(
             "Checkpoints: this backend has no default place; set uri='pvc://<claim>' or 's3://<bucket>/<path>', or "
@@ -57,17 +57,17 @@ def split_uri(uri: str, schemes: tuple[str, ...], field: str = "uri") -> tuple[s
 
 def build_scope(request: TrainJobRequest) -> str:
     """Return the folder of a training at the place of all checkpoints."""
-    nonce = request.checkpoints.nonce if request.checkpoints else None
-    if request.owner is not None:
-        slug, key, search = request.owner.slug, request.owner.key, request.search
+    nonce = request.policy.checkpoints.nonce if request.policy.checkpoints else None
+    if request.context.owner is not None:
+        slug, key, search = request.context.owner.slug, request.context.owner.key, request.context.search
         if search is not None and search.trial is not None:
             # The runs of a trial share its checkpoints.
             slug, key = f"trial-{search.trial}", f"{search.key}/trial-{search.trial}"
         owner = naming.build_job_name(slug, key)
         attempt = f"-{nonce}" if nonce else ""
-        return f"{owner}/g-{_to_folder_name(request.owner.generation or _DEFAULT_GENERATION)}{attempt}"
-    if request.checkpoints is not None and request.checkpoints.scope is not None:
-        return request.checkpoints.scope
+        return f"{owner}/g-{_to_folder_name(request.context.owner.generation or _DEFAULT_GENERATION)}{attempt}"
+    if request.policy.checkpoints is not None and request.policy.checkpoints.scope is not None:
+        return request.policy.checkpoints.scope
     return f"{request.require_name()}-{nonce or 'new'}/g-{_DEFAULT_GENERATION}"
 
 
@@ -87,7 +87,7 @@ def build_variables(
     ``Checkpoints(every_steps=100)`` of an owner at ``file:///data`` →
     ``{"TRAINJOB_CHECKPOINT_PATH": "/data/train-3f0c9ad1be/g-0", "TRAINJOB_CHECKPOINTS": '{"every_steps": 100, ...}'}``
     """
-    option = request.checkpoints
+    option = request.policy.checkpoints
     if option is None or uri is None:
         return {}
     if "://" in option.load and is_bucket(option.load) != is_bucket(uri):

@@ -3,6 +3,9 @@
 It is frozen, versioned, and JSON both ways. It does not depend on where or when the TrainJob runs, so that equal
 requests have equal fingerprints on every machine.
 
+It has three parts: `work`, which is what trains; `policy`, which is how it is queued, limited and restarted; `context`,
+which is who submits it, and what belongs to this attempt. In plain data and JSON they are not grouped.
+
 1. `request_builder` builds its data from a trainer, options and so on, and `TrainJobRequest.parse` checks them.
 2. The client adds the name of the attempt and the run in MLflow, and compares `fingerprint`s with existing jobs.
 3. The backend stores the JSON with the job, so that any process can read it again.
@@ -13,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
 from itertools import chain, count
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -44,17 +48,21 @@ __all__ = [
     "CONTROLLERS",
     "KEPT_CHECKPOINTS",
     "KUEUE_QUEUE",
+    "PARTS",
+    "PART_OF_FIELD",
     "PATCH_MANAGER",
     "TRACKING_SECRETS",
     "VOLCANO_QUEUE",
     "Checkpoints",
     "Code",
+    "Context",
     "Distributed",
     "InitializerRequest",
     "InitializerSource",
     "Metadata",
     "MoreMemory",
     "Owner",
+    "Policy",
     "Project",
     "Reuse",
     "RuntimeRef",
@@ -63,6 +71,7 @@ __all__ = [
     "TrackingRequest",
     "TrainJobRequest",
     "TrainerRequest",
+    "Work",
     "Workspace",
 ]
 
@@ -80,6 +89,8 @@ ACCESS_MODES: tuple[str, ...] = get_args(AccessMode)
 #: What a complete TrainJob leaves of its checkpoints.
 KeptCheckpoints = Literal["last", "none", "all"]
 KEPT_CHECKPOINTS: tuple[str, ...] = get_args(KeptCheckpoints)
+#: Marks a field that is not part of the fingerprint: it says where the work lies, or is drawn for each creation.
+NOT_COMPARED = "not compared"
 #: Seconds.
 Duration = Annotated[float, BeforeValidator(validation.parse_duration)]
 JobName = Annotated[str, AfterValidator(naming.validate_name)]
@@ -160,12 +171,13 @@ class Project(_Part):
             TrainJob is created.
     """
 
-    archive: str = Field(default="", repr=False)
+    #: The digest stands for the files, whichever version of zlib compressed them, and whichever way they travel.
+    archive: Annotated[str, NOT_COMPARED] = Field(default="", repr=False)
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
     files: PositiveInt
     size: int = Field(ge=0)
     roots: tuple[str, ...] = ("",)
-    uri: str | None = None
+    uri: Annotated[str | None, NOT_COMPARED] = None
 
     @property
     def file_uri(self) -> str | None:
@@ -183,7 +195,7 @@ class Code(_Part):
         args: Its arguments.
         types: Declared types of the arguments, by name.
         digest: Hash of kind, text and entry.
-        origin: File and line at which the text begins, for tracebacks. Not part of the work.
+        origin: File and line at which the text begins, for tracebacks.
         project: Files that travel with the function.
     """
 
@@ -193,7 +205,7 @@ class Code(_Part):
     args: dict[str, Any] = Field(default_factory=dict)
     types: dict[str, str] = Field(default_factory=dict)
     digest: str = ""
-    origin: str | None = Field(default=None, pattern=r"^[\w-]+\.py:[1-9]\d{0,6}$")
+    origin: Annotated[str | None, NOT_COMPARED] = Field(default=None, pattern=r"^[\w-]+\.py:[1-9]\d{0,6}$")
     project: Project | None = None
 
     @model_validator(mode="after")
@@ -235,7 +247,7 @@ class TrainerRequest(_Part):
     env: dict[str, EnvValue] = Field(default_factory=dict)
     config: dict[str, Any] | None = None
     result_uri: str | None = None
-    code_uri: str | None = None
+    code_uri: Annotated[str | None, NOT_COMPARED] = None
 
     @model_validator(mode="after")
     def _check_texts(self) -> TrainerRequest:
@@ -373,9 +385,9 @@ class Checkpoints(_Part):
     after: KeptCheckpoints = "last"
     ttl: int = Field(default=7 * 24 * 3600, ge=0)
     #: Identifies a TrainJob that shares checkpoints with no other one. Set when it is created.
-    nonce: str | None = Field(default=None, pattern=r"^[0-9a-f]{10}$")
+    nonce: Annotated[str | None, NOT_COMPARED] = Field(default=None, pattern=r"^[0-9a-f]{10}$")
     #: Folder of the first attempt of a TrainJob without an owner. Set for its later attempts.
-    scope: str | None = Field(default=None, pattern=r"^[a-z0-9-]+/g-0$")
+    scope: Annotated[str | None, NOT_COMPARED] = Field(default=None, pattern=r"^[a-z0-9-]+/g-0$")
 
     @model_validator(mode="after")
     def _check_places(self) -> Checkpoints:
@@ -478,83 +490,129 @@ class SearchEntry(_Part):
     settled: tuple[list[Any], ...] = ()
 
 
-class TrainJobRequest(_Part):
-    """The complete description of a TrainJob.
+class Work(_Part):
+    """What trains.
 
     Attributes:
-        version: Version of this description.
-        name: Name of the TrainJob (``metadata.name``). None to derive it from the owner.
-        owner: What the TrainJob belongs to. None for a TrainJob that is identified by its name.
         runtime: The runtime (``spec.runtimeRef``). None for the backend's default.
         trainer: What to run (``spec.trainer``). None to only initialize, or to run the runtime unchanged.
         initializer: What to fetch first (``spec.initializer``).
-        metadata: Labels and annotations.
         patches: Runtime patches, in the shape of ``spec.runtimePatches``.
+        workspace: Volume claim for what a TrainJob that only initializes fetches.
+        distributed: Settings of a `DistributedConfig`.
+        pytorch_job: Settings of a `PyTorchJobSpec`.
+        runai: Settings of a `RunaiSpec` and a `RunaiMasterSpec`.
+    """
+
+    runtime: RuntimeRef | None = None
+    trainer: TrainerRequest | None = None
+    initializer: InitializerRequest | None = None
+    patches: tuple[dict[str, Any], ...] = ()
+    workspace: Workspace | None = None
+    distributed: Distributed | None = None
+    pytorch_job: PyTorchJob | None = None
+    runai: RunaiFields | None = None
+
+
+class Policy(_Part):
+    """How the TrainJob is queued, limited, restarted, kept and tracked.
+
+    Attributes:
+        metadata: Labels and annotations.
         active_deadline_seconds: Maximum run time in seconds (``spec.activeDeadlineSeconds``).
         start_within: Seconds within which all its pods must have a node. None for no limit.
         suspend: Whether to create it suspended (``spec.suspend``).
         managed_by: Controller that reconciles it (``spec.managedBy``). None for Trainer's controller.
         delete_after_seconds: Seconds after its end when it may be deleted. None to keep it.
-        workspace: Volume claim for what a TrainJob that only initializes fetches.
         checkpoints: Settings of a `Checkpoints` option.
         more_memory: Settings of a `MoreMemory` option.
-        attempt_memory: Memory of a node in this attempt, where it is more than the request has. Not part of the
-            fingerprint. Set when the TrainJob is created.
         restart_policy: Settings of a `RestartPolicy` option.
-        attempt_restarts: The restarts before this attempt. None without one. Not part of the fingerprint. Set when the
-            TrainJob is created.
-        retry_of: The failed attempt that a person retries, with a new budget of restarts. Not part of the fingerprint.
-        secret_names: With a `RestartPolicy`: the names of `literal_secrets`, without which another process cannot
-            start the next attempt. Not part of the fingerprint. Set when the TrainJob is created.
         stalled: Settings of a `Stalled` option.
-        reuse: Settings of a `Reuse` option. Not part of the fingerprint.
-        reuse_key: Hash of all that decides what it trains, by which a later TrainJob finds it. None if a part is
-            unknown. Not part of the fingerprint. Set when the TrainJob is created.
-        distributed: Settings of a `DistributedConfig`.
-        pytorch_job: Settings of a `PyTorchJobSpec`.
-        runai: Settings of a `RunaiSpec` and a `RunaiMasterSpec`.
+        reuse: Settings of a `Reuse` option.
         tracking: Where its run is tracked. None for where the submitting process is configured to.
-        search: Which trial of a search it is. None for a TrainJob outside of a search.
-        partition: Key of the partition of data that it trains for. Not part of the fingerprint.
-        traceparent: W3C trace context of what submits it. Not part of the fingerprint.
-        defaults: Fields that the configuration of the backend has set. They are not part of the fingerprint.
-        literal_secrets: Secrets given as text, by ``dataset.ENV``, ``model.ENV`` or ``trainer.ENV``. They stay in this
-            process: neither the JSON, nor the fingerprint, nor any text form contains them.
     """
 
-    version: Literal[1] = 1
-    name: JobName | None = None
-    owner: Owner | None = None
-    runtime: RuntimeRef | None = None
-    trainer: TrainerRequest | None = None
-    initializer: InitializerRequest | None = None
     metadata: Metadata = Field(default_factory=Metadata)
-    patches: tuple[dict[str, Any], ...] = ()
     active_deadline_seconds: PositiveInt | None = None
     start_within: Duration | None = None
     suspend: bool = False
     managed_by: Controller | None = None
     delete_after_seconds: PositiveInt | None = None
-    workspace: Workspace | None = None
     checkpoints: Checkpoints | None = None
     more_memory: MoreMemory | None = None
-    attempt_memory: Annotated[str, BeforeValidator(resources.parse_memory)] | None = None
     restart_policy: Annotated[RestartRules, BeforeValidator(RestartRules.parse)] | None = None
-    attempt_restarts: Restarts | None = None
-    retry_of: str | None = None
-    secret_names: tuple[str, ...] | None = None
     stalled: Stalled | None = None
-    reuse: Reuse | None = None
-    reuse_key: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
-    distributed: Distributed | None = None
-    pytorch_job: PyTorchJob | None = None
-    runai: RunaiFields | None = None
-    tracking: TrackingRequest | None = None
+    reuse: Annotated[Reuse | None, NOT_COMPARED] = None
+    tracking: Annotated[TrackingRequest | None, NOT_COMPARED] = None
+
+
+class Context(_Part):
+    """Who submits the TrainJob, and what belongs to this attempt of it. Not part of the fingerprint.
+
+    Attributes:
+        name: Name of the TrainJob (``metadata.name``). None to derive it from the owner.
+        owner: What the TrainJob belongs to. None for a TrainJob that is identified by its name.
+        search: Which trial of a search it is. None for a TrainJob outside of a search.
+        partition: Key of the partition of data that it trains for.
+        traceparent: W3C trace context of what submits it.
+        retry_of: The failed attempt that a person retries, with a new budget of restarts.
+        defaults: Fields of the policy that the configuration of the backend has set.
+        attempt_memory: Memory of a node in this attempt, where it is more than the request has. This and what follows
+            is set when the TrainJob is created.
+        attempt_restarts: The restarts before this attempt. None without one.
+        secret_names: With a `RestartPolicy`: the names of `literal_secrets`, without which another process cannot
+            start the next attempt.
+        reuse_key: Hash of all that decides what it trains, by which a later TrainJob finds it. None if a part is
+            unknown.
+        literal_secrets: Secrets given as text, by ``dataset.ENV``, ``model.ENV`` or ``trainer.ENV``. They stay in this
+            process: neither the JSON, nor the fingerprint, nor any text form contains them.
+    """
+
+    name: JobName | None = None
+    owner: Owner | None = None
     search: SearchEntry | None = None
     partition: Annotated[str, AfterValidator(validation.check_partition)] | None = None
     traceparent: str | None = Field(default=None, pattern=TRACEPARENT_PATTERN)
+    retry_of: str | None = None
     defaults: tuple[Literal["more_memory", "restart_policy", "reuse", "stalled", "start_within"], ...] | None = None
+    attempt_memory: Annotated[str, BeforeValidator(resources.parse_memory)] | None = None
+    attempt_restarts: Restarts | None = None
+    secret_names: tuple[str, ...] | None = None
+    reuse_key: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
     literal_secrets: dict[str, SecretStr] = Field(default_factory=dict, exclude=True, repr=False)
+
+
+#: Parts of a request, and the part of each of its fields.
+PARTS: dict[str, type[_Part]] = {"work": Work, "policy": Policy, "context": Context}
+PART_OF_FIELD = {name: part for part, kind in PARTS.items() for name in kind.model_fields}
+
+
+class TrainJobRequest(_Part):
+    """The complete description of a TrainJob.
+
+    Attributes:
+        version: Version of this description.
+        work: What trains.
+        policy: How it is queued, limited, restarted, kept and tracked.
+        context: Who submits it, and what belongs to this attempt.
+    """
+
+    version: Literal[1] = 1
+    work: Work = Field(default_factory=Work)
+    policy: Policy = Field(default_factory=Policy)
+    context: Context = Field(default_factory=Context)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _group_fields(cls, data: Any) -> Any:
+        """Give each field of plain data to its part; the last one refuses unknown fields."""
+        if not isinstance(data, Mapping) or any(isinstance(data.get(part), _Part) for part in PARTS):
+            return data
+        grouped: dict[str, Any] = {part: {} for part in PARTS}
+        for name, value in data.items():
+            target = grouped if name == "version" else grouped[PART_OF_FIELD.get(name, "context")]
+            target[name] = value
+        return grouped
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> TrainJobRequest:
@@ -574,7 +632,7 @@ class TrainJobRequest(_Part):
             return cls.model_validate(data)
         except ValidationError as error:
             # Without pydantic's own report, which says the same in five lines.
-            raise InvalidRequestError(validation.format_problems(error)) from None
+            raise InvalidRequestError(validation.format_problems(error, hidden=PARTS)) from None
 
     @classmethod
     def from_json(cls, text: str) -> TrainJobRequest:
@@ -590,7 +648,8 @@ class TrainJobRequest(_Part):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the request as plain JSON data, without fields that are None."""
-        return self.model_dump(mode="json", exclude_none=True)
+        data = self.model_dump(mode="json", exclude_none=True)
+        return {"version": data["version"], **data["work"], **data["policy"], **data["context"]}
 
     def to_json(self) -> str:
         """Return the request as canonical JSON: one line, keys sorted."""
@@ -607,12 +666,12 @@ class TrainJobRequest(_Part):
         return _to_canonical_json(data)
 
     def fingerprint(self) -> str:
-        """Return a hash of the work, which are all fields except those that `get_work` leaves out."""
-        return hashlib.sha256(_to_canonical_json(self.get_work()).encode()).hexdigest()
+        """Return a hash of what is compared when a TrainJob of the same name or owner exists."""
+        return hashlib.sha256(_to_canonical_json(self._get_compared()).encode()).hexdigest()
 
     def list_differences(self, other: TrainJobRequest) -> list[str]:
-        """Return the fields, by dotted path, in which the work of two requests differs."""
-        mine, theirs = dict(_leaves(self.get_work())), dict(_leaves(other.get_work()))
+        """Return the fields, by dotted path, in which two requests with other fingerprints differ."""
+        mine, theirs = dict(_leaves(self._get_compared())), dict(_leaves(other._get_compared()))
         return sorted(path for path in mine.keys() | theirs.keys() if mine.get(path) != theirs.get(path))
 
     def get_parameters(self) -> dict[str, str]:
@@ -620,8 +679,8 @@ class TrainJobRequest(_Part):
 
         Where two have the same dotted name, as in ``{"a": {"b": 1}, "a.b": 2}``, the second one gets ``-2``.
         """
-        code = self.trainer.code if self.trainer else None
-        values = code.args if code else (self.trainer.config if self.trainer else None) or {}
+        code = self.work.trainer.code if self.work.trainer else None
+        values = code.args if code else (self.work.trainer.config if self.work.trainer else None) or {}
         found: dict[str, str] = {}
         for path, value in _leaves(values):
             names = chain([path], (f"{path}-{number}" for number in count(2)))
@@ -632,32 +691,32 @@ class TrainJobRequest(_Part):
     @property
     def attempt_deadline_seconds(self) -> int | None:
         """What the starts before this attempt have left of `active_deadline_seconds`. None without a deadline."""
-        if self.active_deadline_seconds is None or self.attempt_restarts is None:
-            return self.active_deadline_seconds
-        return max(1, int(self.active_deadline_seconds - self.attempt_restarts.seconds))
+        if self.policy.active_deadline_seconds is None or self.context.attempt_restarts is None:
+            return self.policy.active_deadline_seconds
+        return max(1, int(self.policy.active_deadline_seconds - self.context.attempt_restarts.seconds))
 
     @property
     def tracking_env(self) -> dict[str, str]:
         """The environment variables of the nodes by which the training finds its run."""
-        return dict(self.tracking.env) if self.tracking else {}
+        return dict(self.policy.tracking.env) if self.policy.tracking else {}
 
     @property
     def job_env(self) -> dict[str, str]:
         """The environment variables of the nodes that do not belong to the work: run, partition and trace."""
-        own = {node_env.PARTITION: self.partition, "TRACEPARENT": self.traceparent}
+        own = {node_env.PARTITION: self.context.partition, "TRACEPARENT": self.context.traceparent}
         return {**self.tracking_env, **{name: value for name, value in own.items() if value is not None}}
 
     @property
     def job_metadata(self) -> Metadata:
         """Labels and annotations of the TrainJob: those of the request, its partition, and its key for `Reuse`."""
-        own = {**build_partition_labels(self.partition), **build_reuse_labels(self.reuse_key)}
-        labels = {**self.metadata.labels, **own}
-        annotations = {**self.metadata.annotations, **build_partition_annotations(self.partition)}
-        return self.metadata.model_copy(update={"labels": labels, "annotations": annotations})
+        own = {**build_partition_labels(self.context.partition), **build_reuse_labels(self.context.reuse_key)}
+        labels = {**self.policy.metadata.labels, **own}
+        annotations = {**self.policy.metadata.annotations, **build_partition_annotations(self.context.partition)}
+        return self.policy.metadata.model_copy(update={"labels": labels, "annotations": annotations})
 
     def initializer_sources(self) -> list[tuple[str, InitializerSource]]:
         """Return each initializer source with its role; empty for a request without an initializer."""
-        return self.initializer.sources() if self.initializer else []
+        return self.work.initializer.sources() if self.work.initializer else []
 
     def list_kubernetes_fields(self) -> list[str]:
         """Return the fields, by dotted path, that only a backend on Kubernetes supports."""
@@ -670,7 +729,19 @@ class TrainJobRequest(_Part):
             "pytorch_job",
             "runai",
         ]
-        return [name for name in names if getattr(self, name) is not None]
+        return [name for name in names if self.get_field(name) is not None]
+
+    def get_field(self, name: str) -> Any:
+        """Return a field of any part by its name."""
+        return getattr(getattr(self, PART_OF_FIELD[name]), name)
+
+    def with_fields(self, **changes: Any) -> TrainJobRequest:
+        """Return a copy in which fields of any part have other values, which are not validated."""
+        parts: dict[str, dict[str, Any]] = {}
+        for name, value in changes.items():
+            parts.setdefault(PART_OF_FIELD[name], {})[name] = value
+        copies = {part: getattr(self, part).model_copy(update=values) for part, values in parts.items()}
+        return self.model_copy(update=copies)
 
     def with_name(self, name: str) -> TrainJobRequest:
         """Return a copy of this request with a name.
@@ -681,62 +752,64 @@ class TrainJobRequest(_Part):
         Raises:
             ValueError: The name is invalid.
         """
-        return self.model_copy(update={"name": naming.validate_name(name)})
+        return self.with_fields(name=naming.validate_name(name))
 
     def with_checkpoints_nonce(self, nonce: str) -> TrainJobRequest:
         """Return a copy in which checkpoints that no other TrainJob shares are identified by a nonce."""
-        if self.checkpoints is None or (self.owner is not None and self.checkpoints.load != "never"):
+        if self.policy.checkpoints is None or (
+            self.context.owner is not None and self.policy.checkpoints.load != "never"
+        ):
             return self
-        return self.model_copy(update={"checkpoints": self.checkpoints.model_copy(update={"nonce": nonce})})
+        return self.with_fields(checkpoints=self.policy.checkpoints.model_copy(update={"nonce": nonce}))
 
     def with_checkpoints_scope(self, scope: str) -> TrainJobRequest:
         """Return a copy that shares the folder of checkpoints of an earlier attempt; unchanged without checkpoints."""
-        if self.checkpoints is None:
+        if self.policy.checkpoints is None:
             return self
-        return self.model_copy(update={"checkpoints": self.checkpoints.model_copy(update={"scope": scope})})
+        return self.with_fields(checkpoints=self.policy.checkpoints.model_copy(update={"scope": scope}))
 
     def with_checkpoints_uri(self, uri: str | None) -> TrainJobRequest:
         """Return a copy whose checkpoints are kept at a place, unless the request names one or keeps none."""
-        if self.checkpoints is None or self.checkpoints.uri is not None or uri is None:
+        if self.policy.checkpoints is None or self.policy.checkpoints.uri is not None or uri is None:
             return self
-        return self.model_copy(update={"checkpoints": self.checkpoints.model_copy(update={"uri": uri})})
+        return self.with_fields(checkpoints=self.policy.checkpoints.model_copy(update={"uri": uri}))
 
     def without_lookup(self) -> TrainJobRequest:
         """Return a copy that trains although an earlier TrainJob may have trained the same."""
-        return self.model_copy(update={"reuse": Reuse()}) if self.reuse is not None else self
+        return self.with_fields(reuse=Reuse()) if self.policy.reuse is not None else self
 
     @property
     def project(self) -> Project | None:
         """The files that travel with the training function; None without any."""
-        return self.trainer.code.project if self.trainer and self.trainer.code else None
+        return self.work.trainer.code.project if self.work.trainer and self.work.trainer.code else None
 
     def with_project(self, **changes: str) -> TrainJobRequest:
         """Return a copy in which fields of the `project` have other values."""
-        if self.trainer is None or self.trainer.code is None or self.trainer.code.project is None:
+        if self.work.trainer is None or self.work.trainer.code is None or self.work.trainer.code.project is None:
             return self
-        project = self.trainer.code.project.model_copy(update=changes)
-        code = self.trainer.code.model_copy(update={"project": project})
-        return self.model_copy(update={"trainer": self.trainer.model_copy(update={"code": code})})
+        project = self.work.trainer.code.project.model_copy(update=changes)
+        code = self.work.trainer.code.model_copy(update={"project": project})
+        return self.with_fields(trainer=self.work.trainer.model_copy(update={"code": code}))
 
     def with_resource_interval(self, seconds: float | None) -> TrainJobRequest:
         """Return a copy whose function reports its use of resources at an interval, unless its environment has one."""
-        trainer = self.trainer
+        trainer = self.work.trainer
         if seconds is None or trainer is None or trainer.code is None or node_env.RESOURCE_INTERVAL in trainer.env:
             return self
         variables = {**trainer.env, node_env.RESOURCE_INTERVAL: f"{seconds:g}"}
-        return self.model_copy(update={"trainer": trainer.model_copy(update={"env": variables})})
+        return self.with_fields(trainer=trainer.model_copy(update={"env": variables}))
 
     @property
     def stalled_env(self) -> dict[str, str]:
         """The variable with which the nodes watch for a stall; empty without the option."""
-        if self.stalled is None:
+        if self.policy.stalled is None:
             return {}
-        if self.trainer is None or self.trainer.code is None:
+        if self.work.trainer is None or self.work.trainer.code is None:
             raise UnsupportedError(
                 "Stalled needs a function as trainer: a program in an image and a torchtune recipe give no signs of "
                 "progress; remove it, or use a CustomTrainer"
             )
-        return {node_env.STALLED: self.stalled.model_dump_json(exclude_none=True)}
+        return {node_env.STALLED: self.policy.stalled.model_dump_json(exclude_none=True)}
 
     def get_attempt_name(self, attempt: int = 0) -> str:
         """Return the name of an attempt: the given name, or one derived from the owner, with a number for retries.
@@ -747,50 +820,54 @@ class TrainJobRequest(_Part):
         Raises:
             InvalidRequestError: The request has neither a name nor an owner.
         """
-        if self.owner is None:
+        if self.context.owner is None:
             return self.require_name()
-        if self.name is None:
-            return naming.build_job_name(self.owner.slug, self.owner.key, attempt)
-        return naming.build_attempt_name(self.name, attempt) if attempt else self.name
+        if self.context.name is None:
+            return naming.build_job_name(self.context.owner.slug, self.context.owner.key, attempt)
+        return naming.build_attempt_name(self.context.name, attempt) if attempt else self.context.name
 
     def require_name(self) -> str:
         """Return the name."""
-        if self.name is None:
+        if self.context.name is None:
             raise InvalidRequestError("the request has neither a name nor an owner; give one of them")
-        return self.name
+        return self.context.name
 
     def get_work(self) -> dict[str, Any]:
-        """Return the fields that are compared when a TrainJob of the same name or owner exists, as plain data."""
-        ignored = {
-            *("name", "owner", "tracking", "search", "partition", "traceparent", "retry_of", "reuse", "reuse_key"),
-            *("attempt_memory", "attempt_restarts", "secret_names", "defaults"),
-            *(self.defaults or ()),
-        }
-        work = {key: value for key, value in self.to_dict().items() if key not in ignored}
-        if "trainer" in work:
-            _remove_places_of_code(work["trainer"])
-            # It does not change the training, and a backend's configuration can set it.
-            work["trainer"].get("env", {}).pop(node_env.RESOURCE_INTERVAL, None)
-        if "checkpoints" in work:
-            # Drawn for each creation: two submits of one request differ in it.
-            work["checkpoints"].pop("nonce", None)
-            work["checkpoints"].pop("scope", None)
-        return work
+        """Return what trains as plain data, without the places where it lies."""
+        work = _dump_compared(self.work)
+        trainer = work.get("trainer", {})
+        # It does not change the training, and a backend's configuration can set it.
+        trainer.get("env", {}).pop(node_env.RESOURCE_INTERVAL, None)
+        code = trainer.get("code", {})
+        if "types" in code:  # How a type is written changes nothing.
+            code["types"] = {name: func_args.read_type(declared)[0] for name, declared in code["types"].items()}
+        return {"version": self.version, **work}
+
+    def _get_compared(self) -> dict[str, Any]:
+        """Return the work and what the request itself says in its policy, which a configuration does not."""
+        policy = _dump_compared(self.policy)
+        for name in self.context.defaults or ():
+            policy.pop(name, None)
+        return {**self.get_work(), **policy}
 
 
-def _remove_places_of_code(trainer: dict[str, Any]) -> None:
-    """Remove the files of the project, where they lie, and the line that the function had in its file.
+def _dump_compared(part: _Part) -> dict[str, Any]:
+    return part.model_dump(mode="json", exclude_none=True, exclude=_list_not_compared(type(part)))
 
-    Their digest stands for them, whichever version of zlib compressed them, and whichever way they travel.
-    """
-    trainer.pop("code_uri", None)
-    code = trainer.get("code", {})
-    code.pop("origin", None)
-    if "types" in code:  # How a type is written changes nothing.
-        code["types"] = {name: func_args.read_type(declared)[0] for name, declared in code["types"].items()}
-    project = code.get("project", {})
-    for name in ("archive", "uri"):
-        project.pop(name, None)
+
+@cache
+def _list_not_compared(kind: type[_Part]) -> dict[str, Any]:
+    """Return the fields that are marked with `NOT_COMPARED`, nested ones in dicts, as `model_dump` excludes them."""
+    found: dict[str, Any] = {}
+    for name, field in kind.model_fields.items():
+        types = (field.annotation, *get_args(field.annotation))
+        parts = [each for each in types if isinstance(each, type) and issubclass(each, _Part)]
+        nested = {key: value for each in parts for key, value in _list_not_compared(each).items()}
+        if NOT_COMPARED in field.metadata:
+            found[name] = True
+        elif nested:
+            found[name] = nested
+    return found
 
 
 def _to_canonical_json(data: Any) -> str:

@@ -44,7 +44,7 @@ _REASONS = {
 
 def resolve(request: TrainJobRequest, default: str | None, schemes: tuple[str, ...] = ()) -> TrainJobRequest:
     """Return a request in which files too large for the arguments have the URI of an object, which `store` writes."""
-    project, trainer = request.project, request.trainer
+    project, trainer = request.project, request.work.trainer
     if project is None or trainer is None or project.uri is not None:
         return request
     place = trainer.code_uri or default

@@ -46,7 +46,7 @@ from trainer_core.model.jobs import (
     RungValue,
     TrainJobRef,
 )
-from trainer_core.model.request import Owner, SearchEntry, TrackingRequest, TrainJobRequest
+from trainer_core.model.request import Context, Owner, SearchEntry, TrackingRequest, TrainJobRequest
 from trainer_core.search import decisions, sampling, snapshot, template as templates
 from trainer_core.search.decisions import EntryView, Record, SearchTable, Start, Stop, TrialView
 from trainer_core.search.definition import OptunaSampler, SearchDefinition
@@ -157,7 +157,7 @@ class SearchDriver:
                 definition = replace(definition, stop=None)
         if jobs is None:
             jobs = client.repeat_while_unavailable("The list of a search's TrainJobs", self._list_jobs)
-        own = [job for job in jobs if job[1].owner and job[1].owner.generation == owner.generation]
+        own = [job for job in jobs if job[1].context.owner and job[1].context.owner.generation == owner.generation]
         if definition is None or template is None:
             definition, template = self._read_definition(own)
         self.definition = definition
@@ -165,7 +165,7 @@ class SearchDriver:
         if isinstance(client.config, ClusterConfig):
             templates.check_project_size(self.template, self.definition.trial_config.num_trials)
         self._check_same_search(own)
-        self._read_settings([request.search for _, request, _ in own if request.search])
+        self._read_settings([request.context.search for _, request, _ in own if request.context.search])
         self._run = self._open_run()
         for job in jobs:
             self._add(*job)
@@ -174,7 +174,7 @@ class SearchDriver:
         self._best = best.number if best else None
 
     def _open_run(self) -> SearchRun | None:
-        runs, tracking = self.client.runs, self.template.tracking
+        runs, tracking = self.client.runs, self.template.policy.tracking
         if not runs.tracks_all and tracking is None:
             return None
         from trainer_core.search.search_run import open_search_run  # Loads the modules of HTTP.
@@ -379,7 +379,7 @@ class SearchDriver:
         for number in set(range(max(self._entries, default=-1))) - self._entries.keys() - self._gaps:
             entry = next(iter(self._entries.values())).section.model_copy(update={"entry": number})
             owner = Owner(key=f"{self.owner.key}/{number}", generation=self.owner.generation)
-            jobs = self.client.backend.find_jobs(TrainJobRequest(owner=owner, search=entry))
+            jobs = self.client.backend.find_jobs(TrainJobRequest(context=Context(owner=owner, search=entry)))
             job = next((job for job in jobs if job.generation == self.owner.generation), None)
             if job is None:
                 self._gaps.add(number)
@@ -391,10 +391,10 @@ class SearchDriver:
 
     def _add(self, ref: TrainJobRef, request: TrainJobRequest, observation: Observation) -> None:
         """Add a TrainJob that this driver has not seen before."""
-        section = request.search
-        if section is None or section.key != self.owner.key or request.owner is None:
+        section = request.context.search
+        if section is None or section.key != self.owner.key or request.context.owner is None:
             return
-        if request.owner.generation != self.owner.generation:
+        if request.context.owner.generation != self.owner.generation:
             self._others.append((ref, request))
             return
         if section.entry % _FULL_TABLE == 0 and section.entry > self._full_table[0]:
@@ -413,19 +413,23 @@ class SearchDriver:
             self._apply(entry, observation)
 
     def _read_definition(self, jobs: Sequence[snapshot.SearchJob]) -> tuple[SearchDefinition, TrainJobRequest]:
-        sections = [request.search for _, request, _ in jobs if request.search]
-        runs = [request for _, request, _ in jobs if request.search and request.search.kind == "run"]
+        sections = [request.context.search for _, request, _ in jobs if request.context.search]
+        runs = [request for _, request, _ in jobs if request.context.search and request.context.search.kind == "run"]
         limits = snapshot.find_limits(sections)
         if not runs or limits is None:
             raise JobNotFoundError(f"search {self.name!r} does not exist; `trainjob searches` lists the existing ones")
-        newest = max(runs, key=lambda request: request.search.entry if request.search else 0)
+        newest = max(runs, key=lambda request: request.context.search.entry if request.context.search else 0)
         return SearchDefinition.from_dict(limits.definition), templates.restore_template(newest)
 
     def _check_same_search(self, jobs: Sequence[snapshot.SearchJob]) -> None:
         self.digest = templates.compute_digest(self.template, self.definition)
         for _, request, _ in jobs:
-            if request.search and request.search.kind == "run" and request.search.digest != self.digest:
-                other = SearchDefinition.from_dict(request.search.definition)
+            if (
+                request.context.search
+                and request.context.search.kind == "run"
+                and request.context.search.digest != self.digest
+            ):
+                other = SearchDefinition.from_dict(request.context.search.definition)
                 templates.check_same_search(
                     self.owner.key, (templates.restore_template(request), other), (self.template, self.definition)
                 )
@@ -473,7 +477,7 @@ class SearchDriver:
     def _follow(self, entry: _Entry) -> None:
         entry.follower = self.client.backend.follow(entry.ref, progress=self.definition.stop is not None)
         entry.context.enter_context(entry.follower)
-        if self.client.runs.tracks_all or self.template.tracking is not None:
+        if self.client.runs.tracks_all or self.template.policy.tracking is not None:
             entry.report = entry.context.enter_context(self.client.runs.report_progress(entry.ref))
 
     def _observe_entry(self, entry: _Entry, follower: Follower) -> None:
@@ -563,7 +567,7 @@ class SearchDriver:
         request = templates.build_run(self.template, self.definition, self.owner, entry)
         if self._run is not None and (parent := self._run.find_parent()):
             tracking = self._run.tracking.model_copy(update={"parent_run_id": parent})
-            request = request.model_copy(update={"tracking": tracking})
+            request = request.with_fields(tracking=tracking)
         ref = self.client.submit(request)
         if not self._add_created(ref, entry):
             return False
@@ -581,8 +585,8 @@ class SearchDriver:
     def _build_entry(self, lines: Mapping[int, SettledTrial], **fields: Any) -> SearchEntry:
         number = max(max(self._entries, default=-1), max(self._gaps, default=-1)) + 1
         # Jobs with `DeleteAfter` may be deleted before the next full table: each has all lines.
-        is_full = number % _FULL_TABLE == 0 or fields.get("kind") == "record" or self.template.delete_after_seconds
-        if not is_full:
+        is_full = number % _FULL_TABLE == 0 or fields.get("kind") == "record"
+        if not is_full and not self.template.policy.delete_after_seconds:
             table, trials = self._full_table
             recorded = trials if table == number - number % _FULL_TABLE else set()
             lines = {trial: line for trial, line in lines.items() if trial not in recorded}
@@ -668,7 +672,7 @@ class SearchDriver:
         if not self._others or self._entries:
             return
         others, self._others = self._others, []
-        for generation in {request.owner.generation for _, request in others if request.owner}:
+        for generation in {request.context.owner.generation for _, request in others if request.context.owner}:
             older = Owner(key=self.owner.key, slug=self.owner.slug, generation=generation)
             with SearchDriver(self.client, older) as driver:
                 driver.supersede(self.owner.generation)

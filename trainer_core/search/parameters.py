@@ -26,22 +26,22 @@ _PLACEHOLDER = re.compile(r"\$\{trialParameters\.([^}]*)\}")
 
 def check_trial(request: TrainJobRequest, definition: SearchDefinition) -> None:
     """Raise if the trainer of a trial has a placeholder of an unknown parameter, or does what a search cannot."""
-    trainer, space = request.trainer, definition.space
+    trainer, space = request.work.trainer, definition.space
     if trainer is None:
         raise InvalidRequestError("a search needs a trainer, which takes the parameters; set one")
-    if request.more_memory is not None:
+    if request.policy.more_memory is not None:
         raise InvalidRequestError(
             "MoreMemory: a retry of a trial asks for the memory of the template; remove it, and raise memory in "
             "resources_per_node"
         )
-    if request.restart_policy is not None:
+    if request.policy.restart_policy is not None:
         raise InvalidRequestError(
             "RestartPolicy: a search decides which trials are tried again; remove it, and set its retries"
         )
     if isinstance(definition.stop, Asha) and definition.stop.promote:
         if trainer.code is None:
             raise InvalidRequestError("Asha with promote pauses a training function; use CustomTrainer(func=…)")
-        if request.checkpoints is None:
+        if request.policy.checkpoints is None:
             raise InvalidRequestError("Asha with promote continues from checkpoints; add the option Checkpoints()")
     if trainer.kind != "container":
         return  # Its arguments and fields were checked with an example.
@@ -55,7 +55,7 @@ def check_trial(request: TrainJobRequest, definition: SearchDefinition) -> None:
 
 def apply_parameters(request: TrainJobRequest, parameters: Mapping[str, Any]) -> TrainJobRequest:
     """Return the request of a trial with its parameters, which replace those of another trial."""
-    trainer = request.trainer
+    trainer = request.work.trainer
     if trainer is None:
         return request
     changes: dict[str, Any] = {}
@@ -81,7 +81,7 @@ def apply_objective(
     request: TrainJobRequest, definition: SearchDefinition, until: float | None, trial: int | None = None
 ) -> TrainJobRequest:
     """Return the request of a trial whose nodes report the objective, at rungs at once, and pause at a step."""
-    if request.trainer is None:
+    if request.work.trainer is None:
         return request
     objective = definition.objective
     best = objective.best_of or ("min" if definition.direction is Direction.MINIMIZE else "max")
@@ -94,7 +94,7 @@ def apply_objective(
         "trial": trial,
     }
     text = json.dumps({name: value for name, value in settings.items() if value is not None}, sort_keys=True)
-    return _with_trainer(request, request.trainer, {"env": {**request.trainer.env, env.OBJECTIVE: text}})
+    return _with_trainer(request, request.work.trainer, {"env": {**request.work.trainer.env, env.OBJECTIVE: text}})
 
 
 def convert_parameter(value: Any, declared: str | None) -> Any:
@@ -103,7 +103,7 @@ def convert_parameter(value: Any, declared: str | None) -> Any:
 
 
 def _with_trainer(request: TrainJobRequest, trainer: TrainerRequest, changes: Mapping[str, Any]) -> TrainJobRequest:
-    return request.model_copy(update={"trainer": trainer.model_copy(update=dict(changes))})
+    return request.with_fields(trainer=trainer.model_copy(update=dict(changes)))
 
 
 def _set_all(values: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class Searches:
         options = [*fields.pop("options", ()), *(options or ())]
         fields["trainer"] = templates.add_example(fields.get("trainer"), definition.space)
         request = self.client.build_request(options=options, **fields)
-        if request.literal_secrets:
+        if request.context.literal_secrets:
             raise InvalidRequestError("a search takes secrets as references only; give SecretRef(name, key)")
         return self.open_request(request, definition, owner)
 
@@ -81,7 +81,7 @@ class Searches:
         for job in jobs:
             label = job.labels.get(SEARCH_LABEL)
             if label is not None and label not in keys and SEARCH_RECORD_LABEL not in job.labels:
-                section = self.client.get_job_request(job.name).search
+                section = self.client.get_job_request(job.name).context.search
                 if section is not None:
                     keys[label] = section.key
         found = []
@@ -218,7 +218,9 @@ class Searches:
         self.cancel(name)
         # Of all generations; the records last: until then no other driver creates anything.
         jobs = snapshot.list_jobs(self.client, _get_key(name))
-        for ref, _, _ in sorted(jobs, key=lambda job: bool(job[1].search and job[1].search.kind == "record")):
+        for ref, _, _ in sorted(
+            jobs, key=lambda job: bool(job[1].context.search and job[1].context.search.kind == "record")
+        ):
             self.client.delete_job(ref)
 
     def _build_job(

@@ -60,8 +60,8 @@ def find_newest_generation(jobs: Iterable[SearchJob]) -> str | None:
     """Return the newest generation of the TrainJobs of a search."""
     newest = None
     for _, request, _ in jobs:
-        if request.owner and (newest is None or adoption.is_older(newest, request.owner.generation)):
-            newest = request.owner.generation
+        if request.context.owner and (newest is None or adoption.is_older(newest, request.context.owner.generation)):
+            newest = request.context.owner.generation
     return newest
 
 
@@ -75,9 +75,12 @@ def build_snapshot(key: str, jobs: Sequence[SearchJob], generation: str | None, 
     if generation is None:
         generation = find_newest_generation(jobs)
     entries = [
-        (request.search, ref, observation)
+        (request.context.search, ref, observation)
         for ref, request, observation in jobs
-        if request.search and request.search.key == key and request.owner and request.owner.generation == generation
+        if request.context.search
+        and request.context.search.key == key
+        and request.context.owner
+        and request.context.owner.generation == generation
     ]
     entries.sort(key=lambda entry: entry[0].entry)
     newest = find_limits(section for section, _, _ in entries)

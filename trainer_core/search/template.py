@@ -17,7 +17,17 @@ from trainer_core.base.text import WrittenText, format_size
 from trainer_core.definition.trainers import CustomTrainer
 from trainer_core.model import func_args
 from trainer_core.model.jobs import SEARCH_LABEL, SEARCH_RECORD_LABEL
-from trainer_core.model.request import Code, Metadata, Owner, SearchEntry, TrainerRequest, TrainJobRequest
+from trainer_core.model.request import (
+    Code,
+    Context,
+    Metadata,
+    Owner,
+    Policy,
+    SearchEntry,
+    TrainerRequest,
+    TrainJobRequest,
+    Work,
+)
 from trainer_core.node import env
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.parameters import apply_objective, apply_parameters, convert_parameter
@@ -64,27 +74,27 @@ def _add_arguments(func: Any, args: Mapping[str, Any] | None, space: Mapping[str
 
 def strip_template(request: TrainJobRequest) -> TrainJobRequest:
     """Return the request of a trial without its name, owner and place in a search."""
-    return request.model_copy(update={"name": None, "owner": None, "search": None})
+    return request.with_fields(name=None, owner=None, search=None)
 
 
 def restore_template(request: TrainJobRequest) -> TrainJobRequest:
     """Return the template of a search from the request of one of its runs."""
-    entry, trainer = request.search, request.trainer
-    labels = {name: value for name, value in request.metadata.labels.items() if name != SEARCH_LABEL}
-    changes: dict[str, Any] = {"metadata": request.metadata.model_copy(update={"labels": labels})}
-    if request.tracking is not None:  # Each trial has a separate run.
+    entry, trainer = request.context.search, request.work.trainer
+    labels = {name: value for name, value in request.policy.metadata.labels.items() if name != SEARCH_LABEL}
+    changes: dict[str, Any] = {"metadata": request.policy.metadata.model_copy(update={"labels": labels})}
+    if request.policy.tracking is not None:  # Each trial has a separate run.
         run: dict[str, Any] = {"run_id": None, "experiment_id": None, "env": {}}
-        changes["tracking"] = request.tracking.model_copy(update=run)
+        changes["tracking"] = request.policy.tracking.model_copy(update=run)
     if trainer is not None:
         variables = {name: value for name, value in trainer.env.items() if name not in _OWN_VARIABLES}
         trainer = changes["trainer"] = trainer.model_copy(update={"env": variables})
-    request = request.model_copy(update=changes)
+    request = request.with_fields(**changes)
     if entry is None or trainer is None or not entry.template:
         return strip_template(request)
     fields: dict[str, Any] = {name: tuple(entry.template[name]) for name in _IMAGE_FIELDS if name in entry.template}
     originals = entry.template["env"].items()
     fields["env"] = {name: SecretRef(**value) if isinstance(value, dict) else value for name, value in originals}
-    return strip_template(request.model_copy(update={"trainer": trainer.model_copy(update=fields)}))
+    return strip_template(request.with_fields(trainer=trainer.model_copy(update=fields)))
 
 
 def build_run(
@@ -93,8 +103,8 @@ def build_run(
     """Return the request of a run of a trial."""
     request = apply_objective(apply_parameters(template, entry.parameters), definition, entry.until, entry.trial)
     entry = entry.model_copy(update={"template": _list_image_fields(template)})
-    return request.model_copy(
-        update={"owner": _build_owner(owner, entry), "search": entry, "metadata": _add_label(request.metadata, entry)}
+    return request.with_fields(
+        owner=_build_owner(owner, entry), search=entry, metadata=_add_label(request.policy.metadata, entry)
     )
 
 
@@ -102,16 +112,13 @@ def build_record(template: TrainJobRequest, owner: Owner, entry: SearchEntry, su
     """Return the request of a record, which trains nothing and waits in no queue."""
     trainer = TrainerRequest(kind="custom", code=Code(kind="source", text=_RECORD_CODE, entry="record"))
     labels = {SEARCH_LABEL: naming.hash_owner_key(entry.key), SEARCH_RECORD_LABEL: str(entry.reason)}
-    is_recipe = template.trainer is None or template.trainer.kind == "builtin"
+    is_recipe = template.work.trainer is None or template.work.trainer.kind == "builtin"
+    runtime = None if is_recipe else template.work.runtime
+    delete_after = template.policy.delete_after_seconds
     return TrainJobRequest(
-        owner=_build_owner(owner, entry),
-        runtime=None if is_recipe else template.runtime,
-        trainer=trainer,
-        metadata=Metadata(labels=labels),
-        runai=template.runai,
-        suspend=suspend,
-        delete_after_seconds=template.delete_after_seconds,
-        search=entry,
+        work=Work(runtime=runtime, trainer=trainer, runai=template.work.runai),
+        policy=Policy(metadata=Metadata(labels=labels), suspend=suspend, delete_after_seconds=delete_after),
+        context=Context(owner=_build_owner(owner, entry), search=entry),
     )
 
 
@@ -161,7 +168,7 @@ def _build_example(template: TrainJobRequest, definition: SearchDefinition) -> T
 
 
 def _list_image_fields(template: TrainJobRequest) -> dict[str, Any]:
-    trainer = template.trainer
+    trainer = template.work.trainer
     if trainer is None or trainer.kind != "container":
         return {}
     fields = trainer.model_dump(mode="json", include={*_IMAGE_FIELDS, "env"}, exclude_none=True)

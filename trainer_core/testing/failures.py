@@ -126,7 +126,7 @@ class Failures(Contract):
         with pytest.raises(ValueError, match="ActiveDeadlineSeconds"):
             build_request(options=[ActiveDeadlineSeconds(1)])
         with pytest.raises(ValueError, match="deadline"):
-            client.submit(build_request().model_copy(update={"active_deadline_seconds": 1}))
+            client.submit(build_request().with_fields(active_deadline_seconds=1))
         assert client.list_jobs() == []
 
     @applies_to(runs_in_background=True)

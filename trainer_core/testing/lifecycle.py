@@ -142,5 +142,5 @@ class Lifecycle(Contract):
         with pytest.raises(ValueError, match="Suspend"):
             build_request(options=[Suspend()])
         with pytest.raises(ValueError, match="suspend"):
-            client.submit(build_request().model_copy(update={"suspend": True}))
+            client.submit(build_request().with_fields(suspend=True))
         assert client.list_jobs() == []

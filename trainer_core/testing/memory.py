@@ -77,5 +77,5 @@ class MemoryOfAttempts(Contract):
         with pytest.raises(ValueError, match="MoreMemory option is not compatible"):
             build_request(options=[MoreMemory("1Gi")])
         with pytest.raises(ValueError, match="more_memory"):
-            client.submit(build_request().model_copy(update={"more_memory": Policy(limit="1Gi")}))
+            client.submit(build_request().with_fields(more_memory=Policy(limit="1Gi")))
         assert client.list_jobs() == []

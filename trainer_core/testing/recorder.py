@@ -83,12 +83,12 @@ class RecordedJob:
     @property
     def task_id(self) -> str | None:
         """Task id of its owner; None without an owner."""
-        return self.request.owner.slug if self.request.owner else None
+        return self.request.context.owner.slug if self.request.context.owner else None
 
     @property
     def args(self) -> dict[str, Any]:
         """Arguments of the training function."""
-        trainer = self.request.trainer
+        trainer = self.request.work.trainer
         return dict(trainer.code.args) if trainer and trainer.code else {}
 
     @property
@@ -243,7 +243,9 @@ class JobRecorder:
             if any(job.ref.name == name for job in self.list_present()):
                 raise NameTakenError(name)
             ref = TrainJobRef(backend, f"recorded-{os.getpid()}", name, uuid.uuid4().hex)
-            job = RecordedJob(request, ref, attempt, datetime.now(timezone.utc), completes(), suspended=request.suspend)
+            job = RecordedJob(
+                request, ref, attempt, datetime.now(timezone.utc), completes(), suspended=request.policy.suspend
+            )
             job.script = self._next_script(job.task_id)
             self.jobs.append(job)
         return ref
@@ -309,11 +311,12 @@ class RecordingBackend(Backend):
         return Versions()
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
-        name, owner = request.get_attempt_name(), request.owner
+        name, owner = request.get_attempt_name(), request.context.owner
         return [
             _build_existing_job(job)
             for job in self.recorder.list_present()
-            if job.ref.name == name or (owner and job.request.owner and job.request.owner.key == owner.key)
+            if job.ref.name == name
+            or (owner and job.request.context.owner and job.request.context.owner.key == owner.key)
         ]
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
@@ -362,10 +365,10 @@ class RecordingBackend(Backend):
 
     def get_job(self, name: str) -> TrainJob:
         job = self._get_job_by_name(name)
-        request, trainer = job.request, job.request.trainer
+        request, trainer = job.request, job.request.work.trainer
         return TrainJob(
             name=name,
-            runtime=self.get_runtime(request.runtime.name if request.runtime else self.default_runtime),
+            runtime=self.get_runtime(request.work.runtime.name if request.work.runtime else self.default_runtime),
             steps=[Step(step, None, f"{name}-{step}") for step in _list_steps(request)],
             num_nodes=(trainer.num_nodes or 1) if trainer else 0,
             creation_timestamp=job.created,
@@ -412,12 +415,12 @@ class RecordingBackend(Backend):
 
 
 def _list_steps(request: TrainJobRequest) -> list[str]:
-    sources = request.initializer.model_dump(exclude_none=True) if request.initializer else {}
-    nodes = request.trainer.num_nodes or 1 if request.trainer else 0
+    sources = request.work.initializer.model_dump(exclude_none=True) if request.work.initializer else {}
+    nodes = request.work.trainer.num_nodes or 1 if request.work.trainer else 0
     return [f"{role}-initializer" for role in sources] + [f"node-{number}" for number in range(nodes)]
 
 
 def _build_existing_job(job: RecordedJob) -> ExistingJob:
-    owner = job.request.owner
+    owner = job.request.context.owner
     key, generation = (owner.key, owner.generation) if owner else (None, None)
     return ExistingJob(job.ref.name, job.status, job.request.fingerprint(), key, generation, job.attempt)

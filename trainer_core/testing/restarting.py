@@ -156,5 +156,5 @@ class Restarting(Contract):
         with pytest.raises(ValueError, match="RestartPolicy option is not compatible"):
             build_request(options=[RestartPolicy()])
         with pytest.raises(ValueError, match="restart_policy"):
-            client.submit(build_request().model_copy(update={"restart_policy": RestartRules()}))
+            client.submit(build_request().with_fields(restart_policy=RestartRules()))
         assert client.list_jobs() == []

@@ -64,7 +64,7 @@ class Reusing(Contract):
         client.wait(first)
         others = [
             build_run("tuesday", {"value": 8}),
-            build_run("wednesday").model_copy(update={"partition": "emea"}),
+            build_run("wednesday").with_fields(partition="emea"),
             build_run("thursday", options=[]),
         ]
         refs = [client.submit(request) for request in others]
@@ -104,5 +104,5 @@ class Reusing(Contract):
         with pytest.raises(ValueError, match="Reuse option is not compatible"):
             build_request(options=[_DAYS])
         with pytest.raises(ValueError, match="reuse"):
-            client.submit(build_request().model_copy(update={"reuse": Policy(within=60)}))
+            client.submit(build_request().with_fields(reuse=Policy(within=60)))
         assert client.list_jobs() == []

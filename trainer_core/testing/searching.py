@@ -119,7 +119,11 @@ class Searching(Contract):
         assert [(outcome.status, outcome.reason) for outcome in outcomes] == [("Complete", "goal")] * 2
         assert [trial.status for trial in outcomes[0].trials] == ["Complete", "Stopped early"]
         jobs = client.backend.list_search_jobs(f"search/{name}", ())
-        assert sorted(job[1].search.entry for job in jobs.values() if job and job[1].search) == [0, 1, 2]
+        assert sorted(job[1].context.search.entry for job in jobs.values() if job and job[1].context.search) == [
+            0,
+            1,
+            2,
+        ]
 
     @applies_to(runs_in_background=True)
     def test_a_newer_generation_or_a_cancel_ends_all_trials_and_a_delete_removes_all_generations(
@@ -174,7 +178,8 @@ class Searching(Contract):
     def _list_names(self, client: TrainerClient, name: str) -> list[str]:
         """Return the names of the trials' jobs."""
         jobs = client.backend.list_search_jobs(f"search/{name}", ())
-        return sorted(found for found, job in jobs.items() if job and job[1].search and job[1].search.kind == "run")
+        entries = {found: job[1].context.search for found, job in jobs.items() if job}
+        return sorted(found for found, entry in entries.items() if entry and entry.kind == "run")
 
 
 def _build_settings(until: int | None = None) -> dict[str, str]:

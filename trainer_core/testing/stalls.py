@@ -56,5 +56,5 @@ class Stalls(Contract):
         with pytest.raises(ValueError, match="Stalled option is not compatible"):
             build_request(options=[Stalled("20m")])
         with pytest.raises(ValueError, match="stalled"):
-            client.submit(build_request().model_copy(update={"stalled": Policy(after=60)}))
+            client.submit(build_request().with_fields(stalled=Policy(after=60)))
         assert client.list_jobs() == []

@@ -197,7 +197,7 @@ class Validation(Contract):
         request = client.build_request(initializer=Initializer(dataset=source), options=[Name("job")])
         texts = [request.to_json(), repr(request), str(request), str(request.to_dict()), repr(source)]
         assert [text for text in texts if _SECRET in text] == []
-        assert request.literal_secrets["dataset.ACCESS_TOKEN"].get_secret_value() == _SECRET
+        assert request.context.literal_secrets["dataset.ACCESS_TOKEN"].get_secret_value() == _SECRET
 
     def test_a_literal_secret_does_not_appear_in_messages_or_logs(
         self, client: TrainerClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -231,7 +231,7 @@ class Validation(Contract):
     def test_a_request_with_neither_name_nor_owner_is_refused(
         self, client: TrainerClient, build_request: BuildRequest
     ) -> None:
-        nameless = build_request().model_copy(update={"name": None})
+        nameless = build_request().with_fields(name=None)
         with pytest.raises(InvalidRequestError, match="neither a name nor an owner"):
             client.submit(nameless)
         assert client.list_jobs() == []

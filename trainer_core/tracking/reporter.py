@@ -217,7 +217,7 @@ class RunReporter:
         if self._server is None:
             with suppress(JobNotFoundError):
                 self._request = self._backend.get_request(self._ref)
-            tracking = self._request.tracking if self._request else None
+            tracking = self._request.policy.tracking if self._request else None
             if tracking is not None and tracking.kind == "mlflow":
                 self._server = choose_server(tracking.uri, self._configured)
             values = self._request.get_parameters() if self._request else {}
@@ -273,10 +273,10 @@ class RunReporter:
         if self._run is not None:
             return self._run
         server, request = self.find_server(), self._request
-        if server is None or request is None or request.tracking is None:
+        if server is None or request is None or request.policy.tracking is None:
             return None
         api = get_report_api(server)
-        run_id = request.tracking.run_id or create_late_run(api, self._backend, request, self._ref)
+        run_id = request.policy.tracking.run_id or create_late_run(api, self._backend, request, self._ref)
         run = RunWriter(api, run_id, self._ref.name)
         run.load()
         if tags.UID not in run.tags:

@@ -237,7 +237,7 @@ def create_late_run(api: MlflowApi, backend: Backend, request: TrainJobRequest, 
 
     Several processes may do so at the same time: each takes the run with the smallest id, and deletes its own.
     """
-    tracking = request.tracking or TrackingRequest()
+    tracking = request.policy.tracking or TrackingRequest()
     experiment = api.get_experiment_id(tracking.experiment or DEFAULT_EXPERIMENT)
     identity = tags.build_identity(request, None)
     job_tags = tags.build_job_tags(ref, backend.get_place(ref))
@@ -270,7 +270,7 @@ def bind_run(
 
     Repeating it changes nothing.
     """
-    tracking = request.tracking
+    tracking = request.policy.tracking
     if tracking is None or tracking.run_id is None or tracking.experiment_id is None:
         return []
     runs = api.search_runs([tracking.experiment_id], f"tags.`{tags.KEY}` = '{tags.build_key(request)}'")
@@ -308,13 +308,15 @@ def _bind(
 def _log_request(api: MlflowApi, run_id: str, request: TrainJobRequest, bound: Mapping[str, str]) -> None:
     params = tags.build_params(request)
     renamed = tags.build_renamed("params", params)
-    renamed |= tags.build_renamed("tags", request.tracking.tags if request.tracking else {})
+    renamed |= tags.build_renamed("tags", request.policy.tracking.tags if request.policy.tracking else {})
     refused = api.log_batch(run_id, params=params, tags={**renamed, **bound})
-    _warn_renamed(request.name, renamed)
+    _warn_renamed(request.context.name, renamed)
     if cut := [name for name, value in params.items() if len(value) > MAX_VALUE]:
-        _log.warning("TrainJob %s: MLflow cuts parameters after %d characters: %s", request.name, MAX_VALUE, cut)
+        _log.warning(
+            "TrainJob %s: MLflow cuts parameters after %d characters: %s", request.context.name, MAX_VALUE, cut
+        )
     for key, error in refused.items():
-        _log.warning("TrainJob %s: the run lacks %s: %s", request.name, key, error)
+        _log.warning("TrainJob %s: the run lacks %s: %s", request.context.name, key, error)
 
 
 def _warn_renamed(job: str | None, renamed: Mapping[str, str]) -> None:
@@ -390,7 +392,7 @@ def _find_unbound_job(backend: Backend, run: MlflowRun) -> tuple[TrainJobRef, Tr
         request = backend.get_request(ref) if ref else None
     except TrainerError:
         return None
-    is_own = request is not None and request.tracking is not None and request.tracking.run_id == run.id
+    is_own = request is not None and request.policy.tracking is not None and request.policy.tracking.run_id == run.id
     return (ref, request) if ref and request and is_own else None
 
 

@@ -43,10 +43,10 @@ def prepare_submission(
     redact: Callable[[str], str],
 ) -> Submission | None:
     """Return the tracking of a submit; None if the request is not tracked."""
-    tracking = request.tracking or TrackingRequest()
-    if request.trainer is None and request.initializer is not None:
+    tracking = request.policy.tracking or TrackingRequest()
+    if request.work.trainer is None and request.work.initializer is not None:
         return None
-    if request.search is not None and request.search.kind == "record":
+    if request.context.search is not None and request.context.search.kind == "record":
         return None  # It trains nothing.
     server = choose_server(tracking.uri, configured) if tracking.kind == "mlflow" else None
     if server is None and tracking.kind == "mlflow":
@@ -89,15 +89,15 @@ class Submission:
                 server.get_training_secrets() if server and self._reaches_training(request) else {}
             ).items()
         }
-        self.request = request.model_copy(
-            update={"tracking": self._tracking, "literal_secrets": {**secrets, **request.literal_secrets}}
+        self.request = request.with_fields(
+            tracking=self._tracking, literal_secrets={**secrets, **request.context.literal_secrets}
         )
 
     def create_run(self, request: TrainJobRequest, attempt: int) -> TrainJobRequest:
         """Create the run of a job that is about to be created, and return the request with the run in it."""
         if self._server is None:
             env = _build_client_env(self._tracking, request, attempt)
-            return request.model_copy(update={"tracking": self._tracking.model_copy(update={"env": env})})
+            return request.with_fields(tracking=self._tracking.model_copy(update={"env": env}))
         run: dict[str, Any] = {}
         try:
             run = self._create_run(self._server, request, attempt)
@@ -106,7 +106,7 @@ class Submission:
                 raise
             warn_incomplete(request.require_name(), error)
         env = self._build_training_env(self._server, request, run) if self._reaches_training(request) else {}
-        return request.model_copy(update={"tracking": self._tracking.model_copy(update={**run, "env": env})})
+        return request.with_fields(tracking=self._tracking.model_copy(update={**run, "env": env}))
 
     def bind(self, ref: TrainJobRef) -> None:
         """Complete the run of the submitted job, without waiting for it: `RunSender` calls the server."""
@@ -116,17 +116,17 @@ class Submission:
     def _bind(self, ref: TrainJobRef) -> None:
         try:
             stored = self._backend.get_request(ref)
-            run_id = stored.tracking.run_id if stored.tracking else None
+            run_id = stored.policy.tracking.run_id if stored.policy.tracking else None
             self._delete_runs(keep=run_id)
-            server = choose_server(stored.tracking.uri, self._configured) if stored.tracking else None
+            server = choose_server(stored.policy.tracking.uri, self._configured) if stored.policy.tracking else None
             if server is None or run_id is None or did_not_answer(server):
                 return  # The next wait for the job completes the run.
             bind(self._backend, ref, stored, server, self._redact)
         except TrainerError as error:  # The job exists: neither the server nor the backend may fail its submit now.
             warn_incomplete(ref.name, error)
         else:
-            if stored.tracking and stored.tracking.experiment_id:
-                url = server.get_run_url(stored.tracking.experiment_id, run_id)
+            if stored.policy.tracking and stored.policy.tracking.experiment_id:
+                url = server.get_run_url(stored.policy.tracking.experiment_id, run_id)
                 _log.info("TrainJob %s is tracked at %s", ref.name, url)
 
     def discard(self) -> None:
@@ -164,7 +164,7 @@ class Submission:
 
     def _reaches_training(self, request: TrainJobRequest) -> bool:
         """Return whether mlflow inside the training can use the server."""
-        server, trainer = self._server, request.trainer
+        server, trainer = self._server, request.work.trainer
         if server is None or trainer is None or any(name.startswith("MLFLOW_") for name in trainer.env):
             return False  # The user's own settings count, and would not fit ours.
         if server.get_training_secrets() and trainer.code is None and self._backend.name in _SECRETS_FOR_FUNCTIONS:
@@ -203,7 +203,7 @@ def _build_client_env(tracking: TrackingRequest, request: TrainJobRequest, attem
 
     name = request.require_name()
     if tracking.kind == "wandb":
-        group = request.owner.key if request.owner else name
+        group = request.context.owner.key if request.context.owner else name
         values = {
             "WANDB_RUN_ID": name,
             "WANDB_RESUME": "allow",
@@ -217,5 +217,5 @@ def _build_client_env(tracking: TrackingRequest, request: TrainJobRequest, attem
             "COMET_EXPERIMENT_KEY": hashlib.sha256(identity.encode()).hexdigest()[:32],
             "COMET_PROJECT_NAME": tracking.experiment or DEFAULT_EXPERIMENT,
         }
-    trainer_env = request.trainer.env if request.trainer else {}
+    trainer_env = request.work.trainer.env if request.work.trainer else {}
     return {key: value for key, value in values.items() if key not in trainer_env} if tracking.join else {}

@@ -51,7 +51,7 @@ _MAX_NAME = 250
 
 def build_key(request: TrainJobRequest) -> str:
     """Return what the attempts of the same work have in common: 40 hex digits."""
-    return naming.hash_owner_key(request.owner.key if request.owner else f"name/{request.name}")
+    return naming.hash_owner_key(request.context.owner.key if request.context.owner else f"name/{request.context.name}")
 
 
 def build_search_key(key: str, generation: str | None) -> str:
@@ -62,7 +62,7 @@ def build_search_key(key: str, generation: str | None) -> str:
 
 def build_identity(request: TrainJobRequest, attempt: int | None) -> dict[str, str]:
     """Return the tags that tell one attempt of one generation from all others."""
-    generation = request.owner.generation if request.owner else None
+    generation = request.context.owner.generation if request.context.owner else None
     identity = {KEY: build_key(request), "trainjob.fingerprint": request.fingerprint()}
     if attempt is not None:
         identity[ATTEMPT] = str(attempt)
@@ -72,10 +72,10 @@ def build_identity(request: TrainJobRequest, attempt: int | None) -> dict[str, s
 
 
 def build_run_tags(request: TrainJobRequest, backend: Backend, identity: Mapping[str, str]) -> dict[str, str]:
-    tracking = request.tracking
+    tracking = request.policy.tracking
     name = request.require_name()
-    code = request.trainer.code if request.trainer else None
-    image = request.trainer.image if request.trainer else None
+    code = request.work.trainer.code if request.work.trainer else None
+    image = request.work.trainer.image if request.work.trainer else None
     own = {
         RUN_NAME: (tracking.run_name if tracking else None) or name,
         "mlflow.source.type": "JOB",
@@ -85,13 +85,13 @@ def build_run_tags(request: TrainJobRequest, backend: Backend, identity: Mapping
         NAME: name,
         BACKEND: backend.name,
         PLACE: backend.get_place(None),
-        PARTITION: request.partition,
-        "trainjob.owner": request.owner.key if request.owner else None,
+        PARTITION: request.context.partition,
+        "trainjob.owner": request.context.owner.key if request.context.owner else None,
         **identity,
     }
-    if request.search is not None and request.owner is not None:
-        own[SEARCH] = build_search_key(request.search.key, request.owner.generation)
-        own[TRIAL] = str(request.search.trial)
+    if request.context.search is not None and request.context.owner is not None:
+        own[SEARCH] = build_search_key(request.context.search.key, request.context.owner.generation)
+        own[TRIAL] = str(request.context.search.trial)
     given = tracking.tags if tracking else {}
     return {**given, **{key: value for key, value in own.items() if value}}
 
@@ -103,14 +103,14 @@ def build_job_tags(ref: TrainJobRef, place: str | None) -> dict[str, str]:
 
 def build_params(request: TrainJobRequest) -> dict[str, str]:
     """Return the parameters: the arguments of the training function, nested ones with dots, and what it runs on."""
-    tracking, trainer = request.tracking, request.trainer
+    tracking, trainer = request.policy.tracking, request.work.trainer
     if trainer is None or (tracking is not None and not tracking.params):
         return {}
     fixed = {
         "trainjob.num_nodes": trainer.num_nodes,
         "trainjob.num_proc_per_node": trainer.num_proc_per_node,
         "trainjob.image": trainer.image,
-        "trainjob.runtime": request.runtime.name if request.runtime else None,
+        "trainjob.runtime": request.work.runtime.name if request.work.runtime else None,
     }
     arguments = {
         name: "***" if value and is_secret_name(name) else value for name, value in request.get_parameters().items()

@@ -247,7 +247,7 @@ def test_a_backfill_of_partitions_trains_each_once_with_its_key_and_the_trace_of
     jobs = [job for run in runs for job in airflow.client.list_jobs(partition=run["partition_key"])]
     assert [job.partition for job in jobs] == [run["partition_key"] for run in runs]
     assert {job.partition for job in jobs} == {"2026-02-01", "2026-02-02"}
-    assert all(airflow.client.get_job_request(job.name).traceparent for job in jobs)
+    assert all(airflow.client.get_job_request(job.name).context.traceparent for job in jobs)
 
 
 def asked(airflow):

@@ -117,13 +117,13 @@ class ContainerBackend(Backend):
         self._check_engine(request, self.render(request))
 
     def _get_raw_runtime(self, request: TrainJobRequest) -> dict[str, Any]:
-        if request.trainer is None and request.runtime is None:
+        if request.work.trainer is None and request.work.runtime is None:
             return {}
-        return self._runtimes.get(request.runtime.name if request.runtime else self.default_runtime)
+        return self._runtimes.get(request.work.runtime.name if request.work.runtime else self.default_runtime)
 
     def read_versions(self, request: TrainJobRequest) -> Versions:
         runtime = self._get_raw_runtime(request)
-        image = (request.trainer.image if request.trainer else None) or parse_runtime(runtime).trainer.image
+        image = (request.work.trainer.image if request.work.trainer else None) or parse_runtime(runtime).trainer.image
         unknown = reuse.check_images(request, image)
         # A tag names the content that the engine has, unless each job pulls it again.
         content = self._engine.get_image_id(image) if unknown and self._config.pull_policy != "Always" else None
@@ -131,7 +131,7 @@ class ContainerBackend(Backend):
         return Versions({"image": content or image, "runtime": runtime}, (*unknown, *reuse.check_runtime(runtime)))
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
-        owned = self._store.list_owner_jobs(request.owner.key) if request.owner else []
+        owned = self._store.list_owner_jobs(request.context.owner.key) if request.context.owner else []
         existing = [observations.to_existing_job(job) for job in owned]
         for name in list_other_names(request, existing):
             with suppress(JobNotFoundError):
@@ -141,7 +141,7 @@ class ContainerBackend(Backend):
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
         plan, secrets = self.render(request), read_secrets(request)
         self._check_engine(request, plan)
-        runtime = dump_raw_runtime(self._get_raw_runtime(request)) if request.trainer else None
+        runtime = dump_raw_runtime(self._get_raw_runtime(request)) if request.work.trainer else None
         extra = {"host": socket.gethostname(), "runtime": runtime}
         job = self._store.create_job(request, attempt, strip_commands(plan), extra)
         self._launch_supervisor(job.ref, secrets)

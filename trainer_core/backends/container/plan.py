@@ -42,22 +42,22 @@ def render_plan(request: TrainJobRequest, runtime: Mapping[str, Any], config: Co
     steps = [_render_initializer(role, source, request, images[role]) for role, source in _list_fetched(request)]
     restarts = get_attempt_restarts(request)
     memory, request = get_attempt_memory(request), apply_attempt_memory(request)
-    nodes = _render_nodes(request, request.trainer, runtime, config) if request.trainer else []
+    nodes = _render_nodes(request, request.work.trainer, runtime, config) if request.work.trainer else []
     if memory is not None:
         # Without swap: a process that needs more memory ends, instead of making the machine slow.
         nodes = [{**node, "memory_swap": node["memory"]} for node in nodes]
     return {
         "version": 1,
         "name": request.require_name(),
-        "runtime": runtimes.get_name(runtime) if request.trainer else None,
+        "runtime": runtimes.get_name(runtime) if request.work.trainer else None,
         "steps": [*steps, *nodes],
         "pull_policy": config.pull_policy,
         "auto_remove": config.auto_remove,
         "initializer_timeout": config.initializer_timeout,
         "active_deadline_seconds": request.attempt_deadline_seconds,
-        "delete_after_seconds": request.delete_after_seconds,
-        "suspend": request.suspend,
-        "grace_seconds": request.checkpoints.grace if request.checkpoints else None,
+        "delete_after_seconds": request.policy.delete_after_seconds,
+        "suspend": request.policy.suspend,
+        "grace_seconds": request.policy.checkpoints.grace if request.policy.checkpoints else None,
         **({"memory": asdict(memory)} if memory else {}),
         **({"restarts": restarts.to_dict()} if restarts else {}),
     }
@@ -72,8 +72,8 @@ def strip_commands(plan: Mapping[str, Any]) -> dict[str, Any]:
 def restore_commands(plan: Mapping[str, Any], request: TrainJobRequest) -> dict[str, Any]:
     """Return the plan as it was before `strip_commands`."""
     steps = [
-        {**step, "command": _build_argv(request.trainer, step["launch"], step["env"])}
-        if step.get("launch") and request.trainer
+        {**step, "command": _build_argv(request.work.trainer, step["launch"], step["env"])}
+        if step.get("launch") and request.work.trainer
         else step
         for step in plan["steps"]
     ]
@@ -81,14 +81,14 @@ def restore_commands(plan: Mapping[str, Any], request: TrainJobRequest) -> dict[
 
 
 def _check_request(request: TrainJobRequest) -> None:
-    trainer = request.trainer
+    trainer = request.work.trainer
     if trainer is None and not request.initializer_sources():
         raise InvalidRequestError("the request has nothing to run; set a trainer, an initializer or both")
     unsupported = [each for each in request.list_kubernetes_fields() if each != "delete_after_seconds"]
     if unsupported:
         raise UnsupportedError(f"{', '.join(unsupported)}: needs a Kubernetes cluster; remove it")
     if trainer is None:
-        if request.patches:
+        if request.work.patches:
             raise UnsupportedError("RuntimePatch changes a runtime, and a job without a trainer has none; remove it")
         return
     if trainer.kind == "builtin":
@@ -106,7 +106,7 @@ def _list_fetched(request: TrainJobRequest) -> Iterator[tuple[str, InitializerSo
     for role, source in request.initializer_sources():
         if not source.storage_uri.startswith(f"{_VOLUME}://"):
             yield role, source
-        elif request.trainer is None:
+        elif request.work.trainer is None:
             raise UnsupportedError(
                 f"initializer.{role}: {_VOLUME}:// is already a volume and need not be fetched; use it in the job that "
                 "reads it"
@@ -138,7 +138,7 @@ def _render_initializer(role: str, source: InitializerSource, request: TrainJobR
         "image": image,
         "env": dict(sorted(variables.items())),
         "secrets": sorted(
-            {key for key in request.literal_secrets if key.startswith(f"{role}.")}
+            {key for key in request.context.literal_secrets if key.startswith(f"{role}.")}
             | {f"{role}.{name}" for name in source.secrets}
         ),
         "mounts": [{"type": "data", "target": _WORKSPACE}, {"type": "cache", "target": CACHE_PATH}],
@@ -154,7 +154,7 @@ def _render_nodes(
             f"runtime {runtimes.get_name(runtime)!r} {_UNSUPPORTED_POLICIES[policy]}; use torch-distributed, or the "
             "kubernetes backend"
         )
-    pod = pod_template.apply_patches(runtime, request.patches)
+    pod = pod_template.apply_patches(runtime, request.work.patches)
     container, settings = pod_template.get_node_container(pod), pod_template.get_container_settings(pod)
     requested = resources.normalize_resources(trainer.resources_per_node or {})
     settings.update(pod_template.get_limits(requested, container))
@@ -251,7 +251,7 @@ def _render_command(
 
 def _list_secrets(request: TrainJobRequest, trainer: TrainerRequest) -> dict[str, list[str]]:
     """Return the names of a node's secrets, and of the variables that it gets only with the tracking server's."""
-    given = {key for key in request.literal_secrets if key.startswith("trainer.")}
+    given = {key for key in request.context.literal_secrets if key.startswith("trainer.")}
     own = given - TRACKING_SECRETS | {f"trainer.{name}" for name in trainer.secret_env}
     if trainer.code is None:
         if own:

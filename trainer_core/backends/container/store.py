@@ -32,7 +32,7 @@ class JobStore:
     ) -> ContainerJob:
         """Create the claim of a job. This single call to the engine creates the complete job."""
         name, uid = request.require_name(), uuid.uuid4().hex
-        owner = request.owner
+        owner = request.context.owner
         claim = {
             "engine": self._get_or_create_engine_id(),
             "engine_host": self.engine.hostname,
@@ -50,7 +50,11 @@ class JobStore:
             names.KIND_LABEL: names.JOB_KIND,
             names.CONTENT_LABEL: json.dumps(claim),
             **({names.OWNER_LABEL: naming.hash_owner_key(owner.key)} if owner else {}),
-            **({names.SEARCH_LABEL: naming.hash_owner_key(request.search.key)} if request.search else {}),
+            **(
+                {names.SEARCH_LABEL: naming.hash_owner_key(request.context.search.key)}
+                if request.context.search
+                else {}
+            ),
         }
         volume = self.engine.get_or_create_volume(names.claim_volume(self.namespace, name), labels)
         actual_labels = volume.get("Labels") or {}

@@ -86,7 +86,7 @@ class LocalProcessBackend(Backend):
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
         request = self.resolve_request(request)
-        name = request.runtime.name if request.runtime else self.default_runtime
+        name = request.work.runtime.name if request.work.runtime else self.default_runtime
         runtime = runtimes.get_runtime(self._state.runtimes, name)
         plan = render_plan(request, runtime, self._state, self._config.checkpoints_uri)
         keep = {"jobs": self._config.keep_finished, "days": self._config.keep_finished_days}
@@ -98,7 +98,7 @@ class LocalProcessBackend(Backend):
         }
 
     def read_versions(self, request: TrainJobRequest) -> Versions:
-        name = request.runtime.name if request.runtime else self.default_runtime
+        name = request.work.runtime.name if request.work.runtime else self.default_runtime
         runtime = runtimes.get_runtime(self._state.runtimes, name)
         return local_versions.read_versions(request, runtime)
 
@@ -120,8 +120,12 @@ class LocalProcessBackend(Backend):
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
         # An entry of a search has no other name than that of its owner.
-        part = f"-{naming.hash_owner_key(request.owner.key)[:10]}" if request.owner and request.search else ""
-        owned = self._state.list_owned_names(request.owner.key, part) if request.owner else []
+        part = (
+            f"-{naming.hash_owner_key(request.context.owner.key)[:10]}"
+            if request.context.owner and request.context.search
+            else ""
+        )
+        owned = self._state.list_owned_names(request.context.owner.key, part) if request.context.owner else []
         jobs = [job for name in owned if (job := self._read_existing_job(name)) is not None]
         others = map(self._read_existing_job, list_other_names(request, jobs))
         return [*jobs, *(job for job in others if job is not None)]
@@ -140,8 +144,8 @@ class LocalProcessBackend(Backend):
             name=name,
             status=status,
             fingerprint=request.fingerprint(),
-            owner_key=request.owner.key if request.owner else None,
-            generation=request.owner.generation if request.owner else None,
+            owner_key=request.context.owner.key if request.context.owner else None,
+            generation=request.context.owner.generation if request.context.owner else None,
             attempt=record.attempt,
         )
 
@@ -405,16 +409,16 @@ def _list_steps(folder: JobFolder) -> list[str]:
 
 def _write_job(staged: JobFolder, request: TrainJobRequest, plan: dict[str, Any], record: JobRecord) -> None:
     staged.create_folders()
-    if request.owner is not None:
-        staged.owner_path(request.owner.key).touch(mode=0o600)
-    if request.search is not None:
-        staged.search_path(request.search.key).touch(mode=0o600)
+    if request.context.owner is not None:
+        staged.owner_path(request.context.owner.key).touch(mode=0o600)
+    if request.context.search is not None:
+        staged.search_path(request.context.search.key).touch(mode=0o600)
     write_json(staged.request, request.to_dict(), durable=True)
     write_json(staged.plan, {**plan, "record": record.to_dict()})
     write_json(staged.status, record.to_dict())
     staged.allocate_reserve()
-    if request.trainer is not None and request.trainer.code is not None:
-        write_json(staged.payload, request.trainer.code.model_dump(mode="json"))
+    if request.work.trainer is not None and request.work.trainer.code is not None:
+        write_json(staged.payload, request.work.trainer.code.model_dump(mode="json"))
 
 
 def _link_kit(staged: JobFolder, state: StateFolder) -> None:

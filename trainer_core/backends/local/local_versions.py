@@ -45,10 +45,10 @@ def read_versions(request: TrainJobRequest, runtime: LocalRuntime) -> Versions:
         packages[name] = f"{package.version} {source}"  # A commit or an archive can have the version of another one.
         if _is_folder(source):
             unknown.append(f"package {name}: it is installed from a folder, whose content has no version")
-    code = request.trainer.code if request.trainer else None
+    code = request.work.trainer.code if request.work.trainer else None
     if code is not None and code.kind == "reference" and code.project is None:
         unknown.append(f"function {code.entry}: it is imported from this machine; give its project as code")
-    job_env = request.trainer.env if request.trainer else {}
+    job_env = request.work.trainer.env if request.work.trainer else {}
     if any("PYTHONPATH" in each for each in (os.environ, job_env, runtime.env)):
         unknown.append("PYTHONPATH: the modules below it have no version")
     environment = {

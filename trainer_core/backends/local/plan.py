@@ -34,19 +34,19 @@ def render_plan(
     place = checkpoint_location.resolve_uri(request, checkpoints_uri or state.checkpoints.as_uri())
     checkpoint_env = checkpoint_location.build_variables(request, place)
     steps = [_render_initializer(role, source, folder, state) for role, source in request.initializer_sources()]
-    if request.trainer:
+    if request.work.trainer:
         runtime_env = {**runtime.env, **request.job_env}
         own_env = {**checkpoint_env, **request.stalled_env}
-        steps += _render_nodes(request.trainer, runtime_env, own_env, runtime, folder)
+        steps += _render_nodes(request.work.trainer, runtime_env, own_env, runtime, folder)
     return {
         "version": 1,
-        "runtime": runtime.name if request.trainer else None,
+        "runtime": runtime.name if request.work.trainer else None,
         "steps": steps,
-        "environment": _render_environment(request.trainer),
+        "environment": _render_environment(request.work.trainer),
         "active_deadline_seconds": request.attempt_deadline_seconds,
-        "start_within": request.start_within,
-        "suspend": request.suspend,
-        "grace_seconds": request.checkpoints.grace if request.checkpoints else None,
+        "start_within": request.policy.start_within,
+        "suspend": request.policy.suspend,
+        "grace_seconds": request.policy.checkpoints.grace if request.policy.checkpoints else None,
         **({"restarts": restarts.to_dict()} if restarts else {}),
         # By which unused files are found.
         **({"code": request.project.uri} if request.project and request.project.uri else {}),
@@ -54,7 +54,7 @@ def render_plan(
 
 
 def _check_request(request: TrainJobRequest) -> None:
-    trainer = request.trainer
+    trainer = request.work.trainer
     if trainer is None and not request.initializer_sources():
         raise InvalidRequestError("the request has nothing to run; set a trainer, an initializer or both")
     if trainer is not None and trainer.kind == "container":
@@ -64,12 +64,12 @@ def _check_request(request: TrainJobRequest) -> None:
         )
     if trainer is not None and trainer.kind == "builtin":
         raise UnsupportedError("BuiltinTrainer needs the image of its recipe; use the kubernetes backend")
-    if request.patches:
+    if request.work.patches:
         raise UnsupportedError("RuntimePatch changes pods, and the local backend has none; remove the option")
     unsupported = [each for each in request.list_kubernetes_fields() if each != "start_within"]
     if unsupported:
         raise UnsupportedError(f"{', '.join(unsupported)}: needs a Kubernetes cluster; remove it")
-    if request.more_memory is not None:
+    if request.policy.more_memory is not None:
         raise UnsupportedError("more_memory: processes of the local backend have no limit of memory; remove it")
     if trainer is not None:
         check_reserved_env("trainer.env", trainer.env, RESERVED_ENV["torch"].__contains__, "torchrun")

@@ -77,7 +77,7 @@ class RunaiBackend(BaseKubernetesBackend):
         return [manifest.render_workload(request, template, self._config, self.namespace, attempt)]
 
     def _build_secret(self, request: TrainJobRequest, ref: TrainJobRef) -> RawObject | None:
-        if not request.literal_secrets:
+        if not request.context.literal_secrets:
             return None
         distributed = manifest.is_distributed(request, self._get_template(request))
         owner = resources.DISTRIBUTED_WORKLOADS if distributed else resources.TRAINING_WORKLOADS
@@ -92,7 +92,7 @@ class RunaiBackend(BaseKubernetesBackend):
         return self._find_template(name, None).to_runtime()
 
     def _get_template(self, request: TrainJobRequest) -> RuntimeTemplate:
-        runtime = request.runtime
+        runtime = request.work.runtime
         return self._find_template(runtime.name if runtime else self.default_runtime, runtime.kind if runtime else None)
 
     def _read_runtime(self, request: TrainJobRequest) -> tuple[Any, str | None]:

@@ -39,7 +39,7 @@ def is_distributed(request: TrainJobRequest, template: RuntimeTemplate) -> bool:
 
 
 def get_num_nodes(request: TrainJobRequest) -> int:
-    return (request.trainer.num_nodes if request.trainer else None) or 1
+    return (request.work.trainer.num_nodes if request.work.trainer else None) or 1
 
 
 def render_workload(
@@ -94,7 +94,7 @@ def _build_spec(
         "name": request.require_name(),
         "usage": "Submit",
         "labels": labels,
-        "auto_deletion_time_after_completion_seconds": request.delete_after_seconds,
+        "auto_deletion_time_after_completion_seconds": request.policy.delete_after_seconds,
         "pvcs": _build_claims(request) or None,
     }
     if config.cluster_id:
@@ -102,10 +102,10 @@ def _build_spec(
     if template.spec is None or template.spec.backoff_limit is None:
         # Retries are the decision of the orchestrator.
         fields["backoff_limit"] = 0
-    if request.trainer is not None:
-        fields |= _build_trainer_fields(request, request.trainer, template)
+    if request.work.trainer is not None:
+        fields |= _build_trainer_fields(request, request.work.trainer, template)
     request_spec = TrainingWorkloadSpec(**{name: value for name, value in fields.items() if value is not None})
-    option_spec = TrainingWorkloadSpec(**(request.runai.spec if request.runai else {}))
+    option_spec = TrainingWorkloadSpec(**(request.work.runai.spec if request.work.runai else {}))
     base_spec = _build_base_spec(template, inherit=not is_distributed(request, template))
     spec = option_spec.merge_over(request_spec.merge_over(base_spec))
     # The backend finds pods by this label, so RunaiSpec cannot override it.
@@ -122,7 +122,7 @@ def _build_base_spec(template: RuntimeTemplate, inherit: bool) -> TrainingWorklo
 
 
 def _set_active(request: TrainJobRequest, spec: TrainingWorkloadSpec) -> TrainingWorkloadSpec:
-    return TrainingWorkloadSpec(active=not request.suspend).merge_over(spec)
+    return TrainingWorkloadSpec(active=not request.policy.suspend).merge_over(spec)
 
 
 def _render_distributed_specs(
@@ -137,11 +137,11 @@ def _render_distributed_specs(
         # Only the launcher runs the command; the MPI operator sets that of the workers.
         workers = _drop_fields(workers, "command", "arguments")
         master = _drop_fields(spec, *_GPU_FIELDS)
-        if workers.slots_per_worker is None and request.trainer is not None:
-            slots = _get_num_processes(request, request.trainer, template)
+        if workers.slots_per_worker is None and request.work.trainer is not None:
+            slots = _get_num_processes(request, request.work.trainer, template)
             workers = TrainingWorkloadSpec(slots_per_worker=slots).merge_over(workers)
     master = TrainingWorkloadSpec(labels={ROLE_LABEL: "launcher" if mpi else "master"}).merge_over(master)
-    master_option_spec = TrainingWorkloadSpec(**(request.runai.master if request.runai else {}))
+    master_option_spec = TrainingWorkloadSpec(**(request.work.runai.master if request.work.runai else {}))
     return {
         "spec": {
             **_set_active(request, workers).to_wire(),
@@ -188,7 +188,7 @@ def _get_num_processes(request: TrainJobRequest, trainer: TrainerRequest, templa
     """Return the number of processes of a node: one for each GPU; one for a fraction of a GPU or without a GPU."""
     if trainer.num_proc_per_node:
         return trainer.num_proc_per_node
-    option_fields = request.runai.spec if request.runai else {}
+    option_fields = request.work.runai.spec if request.work.runai else {}
     template_gpu = template.spec.gpu if template.spec else None
     gpus = option_fields.get("gpu") or _build_resource_fields(trainer).get("gpu") or template_gpu or 1
     return max(1, int(resources.parse_quantity(gpus)))
@@ -229,7 +229,7 @@ def _build_recipe_command(
 
     https://github.com/kubeflow/trainer/blob/master/pkg/runtime/framework/plugins/torch/torchtune.go
     """
-    dataset = getattr(request.initializer, "dataset", None)
+    dataset = getattr(request.work.initializer, "dataset", None)
     args = torchtune.recipe_arguments(trainer.config or {}, dataset.storage_uri if dataset else None)
     processes = _get_num_processes(request, trainer, template)
     lora = _get_lora_variant(args)

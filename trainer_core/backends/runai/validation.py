@@ -34,19 +34,19 @@ def check_request(request: TrainJobRequest, template: RuntimeTemplate) -> None:
     """Check a request for what a workload cannot express."""
     manifest_common.check_reserved_metadata(request)
     for name, reason in _UNSUPPORTED_PARTS.items():
-        if getattr(request, name):
+        if request.get_field(name):
             raise UnsupportedError(f"{name}: {reason}")
     _check_sources(request)
-    if request.checkpoints is not None and request.checkpoints.grace > _GRACE:
+    if request.policy.checkpoints is not None and request.policy.checkpoints.grace > _GRACE:
         raise UnsupportedError(
             f"Checkpoints grace: Run:ai has no field for it and ends pods after {_GRACE} s; use at most {_GRACE}"
         )
     _check_name(request.require_name(), get_num_nodes(request))
     _check_runai_fields(request, template)
-    if request.trainer is not None:
-        _check_trainer(request.trainer, template)
-        _check_resources(request.trainer)
-    elif request.initializer is not None:
+    if request.work.trainer is not None:
+        _check_trainer(request.work.trainer, template)
+        _check_resources(request.work.trainer)
+    elif request.work.initializer is not None:
         raise UnsupportedError(
             "initialize is not supported by the runai backend, whose workloads have no initializers; run it on the "
             f"kubernetes backend, and use {manifest_common.PVC_SCHEME}<claim>/dataset here"
@@ -81,21 +81,21 @@ def _check_name(name: str, nodes: int) -> None:
 
 def _check_runai_fields(request: TrainJobRequest, template: RuntimeTemplate) -> None:
     """Check that RunaiSpec overrides no field of the backend, and that RunaiMasterSpec has a master to apply to."""
-    if request.runai is None:
+    if request.work.runai is None:
         return
-    fields = {*request.runai.spec, *request.runai.master}
+    fields = {*request.work.runai.spec, *request.work.runai.master}
     reserved = sorted(_BACKEND_FIELDS & fields)
-    if request.trainer is not None and request.trainer.kind != "container":
+    if request.work.trainer is not None and request.work.trainer.kind != "container":
         reserved += sorted(_COMMAND_FIELDS & fields)
     if reserved:
         raise UnsupportedError(f"RunaiSpec: {', '.join(reserved)} is set by the backend; remove it")
     memory = sorted({"memory", "memory_limit"} & fields)
-    if request.more_memory is not None and memory:
+    if request.policy.more_memory is not None and memory:
         raise UnsupportedError(
             f"MoreMemory: RunaiSpec {', '.join(memory)} would override the memory of each attempt; remove it, and set "
             "memory in resources_per_node"
         )
-    if request.runai.master and get_num_nodes(request) == 1 and template.policy != "mpi":
+    if request.work.runai.master and get_num_nodes(request) == 1 and template.policy != "mpi":
         raise UnsupportedError("RunaiMasterSpec: a job with one node has no master; use RunaiSpec, or several nodes")
 
 

@@ -121,7 +121,7 @@ class KubernetesBackend(BaseKubernetesBackend):
         return runtimes.parse_runtime(self._find_raw_runtime(name, None))
 
     def _get_raw_runtime(self, request: TrainJobRequest) -> RawObject:
-        runtime = request.runtime
+        runtime = request.work.runtime
         return self._find_raw_runtime(
             runtime.name if runtime else self.default_runtime, runtime.kind if runtime else None
         )

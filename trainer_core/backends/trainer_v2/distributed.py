@@ -38,19 +38,19 @@ def list_node_jobs(runtime: Mapping[str, Any]) -> list[str]:
 
 def get_env(request: TrainJobRequest) -> list[dict[str, Any]]:
     """Return the environment variables in their original order: a variable may refer to earlier ones."""
-    return [dict(entry) for entry in request.distributed.env] if request.distributed else []
+    return [dict(entry) for entry in request.work.distributed.env] if request.work.distributed else []
 
 
 def get_resources(request: TrainJobRequest) -> dict[str, Any] | None:
     """Return the resource requests and limits of a node; None if there are none."""
-    config = request.distributed or Distributed()
+    config = request.work.distributed or Distributed()
     resources = {"requests": config.requests, "limits": config.limits}
     return {name: dict(sorted(amounts.items())) for name, amounts in resources.items() if amounts} or None
 
 
 def build_patch(request: TrainJobRequest, runtime: Mapping[str, Any]) -> dict[str, Any]:
     """Build the changes to the runtime, as a RuntimePatch entry without a manager."""
-    config = request.distributed
+    config = request.work.distributed
     if config is None:
         return {}
     pods = {
@@ -66,17 +66,17 @@ def build_patch(request: TrainJobRequest, runtime: Mapping[str, Any]) -> dict[st
 
 def copy_resources_to_trainer(request: TrainJobRequest) -> TrainJobRequest:
     """Return the request with the resources in its trainer, where devices are counted."""
-    config = request.distributed
-    if config is None or request.trainer is None or not (config.requests or config.limits):
+    config = request.work.distributed
+    if config is None or request.work.trainer is None or not (config.requests or config.limits):
         return request
     # The Trainer controller reads requests before limits.
     per_node = {**config.limits, **config.requests}
-    return request.model_copy(update={"trainer": request.trainer.model_copy(update={"resources_per_node": per_node})})
+    return request.with_fields(trainer=request.work.trainer.model_copy(update={"resources_per_node": per_node}))
 
 
 def check_distributed(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
     """Check for what a TrainJob cannot express, and for what would reach only some of the nodes."""
-    config = request.distributed
+    config = request.work.distributed
     if config is None:
         return
     if config.env_from:
@@ -84,11 +84,11 @@ def check_distributed(request: TrainJobRequest, runtime: Mapping[str, Any]) -> N
             "DistributedConfig env_from is not supported by TrainJob; list each variable in env with "
             "valueFrom.secretKeyRef or configMapKeyRef, or ask the runtime's administrator for envFrom in its container"
         )
-    if get_resources(request) and request.trainer and request.trainer.resources_per_node:
+    if get_resources(request) and request.work.trainer and request.work.trainer.resources_per_node:
         raise UnsupportedError(
             "DistributedConfig requests and limits conflict with the trainer's resources_per_node; set only one of them"
         )
-    if config.run_policy.get("cleanPodPolicy") == "All" and request.delete_after_seconds is None:
+    if config.run_policy.get("cleanPodPolicy") == "All" and request.policy.delete_after_seconds is None:
         raise UnsupportedError(
             "DistributedConfig run_policy.cleanPodPolicy: the pods of a TrainJob are deleted with the job; also set "
             "ttlSecondsAfterFinished, after which both are deleted"
@@ -115,7 +115,7 @@ def _check_mpi(request: TrainJobRequest, config: Distributed, runtime: str) -> N
             f"DistributedConfig requests and limits: runtime {runtime!r} would apply them only to the launcher; ask "
             "its administrator for resources of its nodes"
         )
-    exported = request.trainer is not None and request.trainer.kind == "custom"
+    exported = request.work.trainer is not None and request.work.trainer.kind == "custom"
     for entry in config.env:
         source = entry.get("valueFrom") or {}
         if not exported or any(kind in source for kind in _POD_SOURCES):

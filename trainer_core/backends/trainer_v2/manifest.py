@@ -57,7 +57,7 @@ def render_trainjob(
 def _build_annotations(request: TrainJobRequest, runtime: Mapping[str, Any]) -> dict[str, str]:
     annotations = {labels.RUNTIME: runtimes.dump_raw_runtime(runtime)}
     restarts = runtimes.describe_restart_limit(runtime)
-    if restarts is None and request.checkpoints is not None:
+    if restarts is None and request.policy.checkpoints is not None:
         restarts = "resumed from checkpoints"
     return {**annotations, labels.RESTARTS: restarts} if restarts else annotations
 
@@ -74,8 +74,8 @@ def build_patches(request: TrainJobRequest, runtime: Mapping[str, Any], schema: 
         checkpoints on a claim   {"node": {"volumes": [{"name": "trainjob-checkpoints", ...}]}}
         → one patch              {"node": {"nodeSelector": {"gpu": "a100", "zone": "b"}, "affinity": {...}, …}}
     """
-    own = next((patch for patch in request.patches if patch.get("manager") == PATCH_MANAGER), {})
-    others = [dict(patch) for patch in request.patches if patch is not own]
+    own = next((patch for patch in request.work.patches if patch.get("manager") == PATCH_MANAGER), {})
+    others = [dict(patch) for patch in request.work.patches if patch is not own]
     layers = (distributed.build_patch(request, runtime), own, _build_pod_patch(request, runtime, schema))
     merged: dict[str, Any] = functools.reduce(merge_patches, layers, {})
     return [*others, {"manager": PATCH_MANAGER, **merged}] if merged else others
@@ -93,7 +93,7 @@ def _render_initializer(request: TrainJobRequest) -> dict[str, Any]:
 
 
 def _render_trainer(request: TrainJobRequest, runtime: Mapping[str, Any]) -> dict[str, Any]:
-    trainer, distributed_env = request.trainer, distributed.get_env(request)
+    trainer, distributed_env = request.work.trainer, distributed.get_env(request)
     if trainer is None:
         return _drop_unset(env=distributed_env or None, resourcesPerNode=distributed.get_resources(request))
     policy = runtimes.get_ml_policy(runtime)
@@ -123,7 +123,7 @@ def _render_command(
 ) -> tuple[list[str] | None, list[str] | None]:
     """Render command and args; None keeps those of the runtime."""
     if trainer.kind == "builtin":
-        dataset = getattr(request.initializer, "dataset", None)
+        dataset = getattr(request.work.initializer, "dataset", None)
         args = torchtune.recipe_arguments(trainer.config or {}, dataset.storage_uri if dataset else None)
         return ["tune", "run"], [manifest_common.escape_variable_references(arg) for arg in args]
     if trainer.kind == "container" or trainer.code is None:
@@ -144,8 +144,8 @@ def _build_pod_patch(request: TrainJobRequest, runtime: Mapping[str, Any], schem
             for role, source in request.initializer_sources()
             if source.storage_uri.startswith(manifest_common.PVC_SCHEME)
         ]
-        if request.checkpoints is not None:
-            grace = _build_grace(request.checkpoints.grace, runtime, job)
+        if request.policy.checkpoints is not None:
+            grace = _build_grace(request.policy.checkpoints.grace, runtime, job)
             patches = [manifest_common.build_checkpoints_patch(request), grace, *patches]
         pods[job] = functools.reduce(merge_patches, patches, {})
     if schema.requires_initializer_mount and any(

@@ -71,7 +71,11 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
         return [manifest.render_pytorch_job(request, runtime, self._config, self.namespace, attempt)]
 
     def _get_raw_runtime(self, request: TrainJobRequest) -> RawObject:
-        name, kind = (request.runtime.name, request.runtime.kind) if request.runtime else (self.default_runtime, None)
+        name, kind = (
+            (request.work.runtime.name, request.work.runtime.kind)
+            if request.work.runtime
+            else (self.default_runtime, None)
+        )
         return runtime_templates.get_raw_runtime(self._config.runtimes_folder, name, kind)
 
     def _read_runtime(self, request: TrainJobRequest) -> tuple[Any, str | None]:

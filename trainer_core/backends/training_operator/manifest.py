@@ -51,7 +51,7 @@ def render_pytorch_job(
 
 def get_num_nodes(request: TrainJobRequest, runtime: Mapping[str, Any]) -> int:
     """Return the number of nodes of a request, by default that of the runtime."""
-    return (request.trainer.num_nodes if request.trainer else None) or runtimes.get_num_nodes(runtime)
+    return (request.work.trainer.num_nodes if request.work.trainer else None) or runtimes.get_num_nodes(runtime)
 
 
 def _render_replica_specs(
@@ -69,8 +69,8 @@ def _render_replica_specs(
 
 
 def _get_restart_policy(request: TrainJobRequest) -> str:
-    if request.pytorch_job and request.pytorch_job.restart_policy:
-        return request.pytorch_job.restart_policy
+    if request.work.pytorch_job and request.work.pytorch_job.restart_policy:
+        return request.work.pytorch_job.restart_policy
     # Without a limit a failure of the training fails the job: retries are the decision of the orchestrator.
     has_restarts = _get_elastic_policy(request) or _render_run_policy(request).get("backoffLimit")
     return "OnFailure" if has_restarts else "Never"
@@ -79,24 +79,24 @@ def _get_restart_policy(request: TrainJobRequest) -> str:
 def _render_run_policy(request: TrainJobRequest) -> dict[str, Any]:
     # No cleanPodPolicy: the job succeeds with its master, while the workers may still be running.
     policy: dict[str, Any] = manifest_common.build_lifecycle_fields(request)
-    if request.delete_after_seconds is not None:
-        policy["ttlSecondsAfterFinished"] = request.delete_after_seconds
-    if queue := runtime_patches.get_volcano_queue(request.patches):
+    if request.policy.delete_after_seconds is not None:
+        policy["ttlSecondsAfterFinished"] = request.policy.delete_after_seconds
+    if queue := runtime_patches.get_volcano_queue(request.work.patches):
         policy["schedulingPolicy"] = {"queue": queue}
-    for option in (request.distributed, request.pytorch_job):
+    for option in (request.work.distributed, request.work.pytorch_job):
         policy = merge_patches(policy, option.run_policy if option else {})
     return policy
 
 
 def _get_elastic_policy(request: TrainJobRequest) -> Mapping[str, Any]:
-    return request.pytorch_job.elastic_policy if request.pytorch_job else {}
+    return request.work.pytorch_job.elastic_policy if request.work.pytorch_job else {}
 
 
 def _render_num_processes(request: TrainJobRequest, runtime: Mapping[str, Any], pod_template: Mapping[str, Any]) -> str:
     """Render `nprocPerNode` as Trainer does: one process per GPU, or per CPU without GPUs."""
     if runtimes.get_ml_policy(runtime) != "torch":
         return "1"
-    requested = request.trainer.num_proc_per_node if request.trainer else None
+    requested = request.work.trainer.num_proc_per_node if request.work.trainer else None
     runtime_default = runtime["spec"]["mlPolicy"]["torch"].get("numProcPerNode")
     if requested or runtime_default:
         return str(requested or runtime_default)
@@ -115,25 +115,25 @@ def _render_pod_template(
     """Render the pod template: runtime, patches, initializers, trainer, DistributedConfig; the later ones win."""
     job = runtimes.find_trainer_job(runtime) or {}
     pod: dict[str, Any] = copy.deepcopy(job["template"]["spec"]["template"])
-    for patch in runtime_patches.list_pod_patches(request.patches, runtime):
+    for patch in runtime_patches.list_pod_patches(request.work.patches, runtime):
         pod = merge_patches(pod, patch)
     pod = _add_sources(pod, request, runtime, config)
-    if request.checkpoints is not None:
-        grace = {"terminationGracePeriodSeconds": request.checkpoints.grace}
+    if request.policy.checkpoints is not None:
+        grace = {"terminationGracePeriodSeconds": request.policy.checkpoints.grace}
         pod = merge_patches(pod, {"spec": {**manifest_common.build_checkpoints_patch(request), **grace}})
     for container in pod["spec"]["containers"]:
         if container["name"] == runtimes.NODE:
             _apply_trainer(container, request, runtimes.get_ml_policy(runtime))
             container["name"] = MAIN_CONTAINER
-    if request.distributed is not None:
-        pod = _apply_distributed(pod, request.distributed)
+    if request.work.distributed is not None:
+        pod = _apply_distributed(pod, request.work.distributed)
     # The operator uses the restartPolicy of the replica, and warns about one in the pod template.
     pod["spec"].pop("restartPolicy", None)
     return pod
 
 
 def _apply_trainer(container: dict[str, Any], request: TrainJobRequest, policy: str | None) -> None:
-    trainer = request.trainer
+    trainer = request.work.trainer
     if trainer is not None:
         command, args = _render_command(request, trainer, policy)
         fields = {"image": trainer.image, "command": command, "args": args}

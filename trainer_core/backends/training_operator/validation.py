@@ -25,7 +25,7 @@ _POLICIES = ("torch", None)
 def check_request(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
     """Check a request for what a PyTorchJob cannot express."""
     manifest_common.check_reserved_metadata(request)
-    if request.workspace is not None:
+    if request.work.workspace is not None:
         raise UnsupportedError("workspace is supported only by `initialize`; remove it")
     policy = runtimes.get_ml_policy(runtime)
     if policy not in _POLICIES:
@@ -33,11 +33,11 @@ def check_request(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
             f"runtime {runtimes.get_name(runtime)!r} has the policy {policy}, and a PyTorchJob supports only torch and "
             "plain processes; use a torch runtime, or the kubernetes backend"
         )
-    _check_trainer(request.trainer, runtime)
+    _check_trainer(request.work.trainer, runtime)
     _check_env(request)
     _check_sources(request)
     _check_elastic_policy(request, runtime)
-    runtime_patches.list_pod_patches(request.patches, runtime)
+    runtime_patches.list_pod_patches(request.work.patches, runtime)
 
 
 def _check_trainer(trainer: TrainerRequest | None, runtime: Mapping[str, Any]) -> None:
@@ -63,7 +63,9 @@ def _check_trainer(trainer: TrainerRequest | None, runtime: Mapping[str, Any]) -
 def _check_env(request: TrainJobRequest) -> None:
     names = {
         "trainer.env": manifest_common.build_trainer_env(request),
-        "distributed.env": [entry.get("name", "") for entry in request.distributed.env] if request.distributed else (),
+        "distributed.env": [entry.get("name", "") for entry in request.work.distributed.env]
+        if request.work.distributed
+        else (),
     }
     for field, field_names in names.items():
         check_reserved_env(field, field_names, RESERVED_TORCH_ENV.fullmatch, "the Training Operator")
@@ -83,7 +85,7 @@ def _check_sources(request: TrainJobRequest) -> None:
 
 
 def _check_elastic_policy(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
-    policy = request.pytorch_job.elastic_policy if request.pytorch_job else {}
+    policy = request.work.pytorch_job.elastic_policy if request.work.pytorch_job else {}
     if not policy:
         return
     if runtimes.get_ml_policy(runtime) != "torch":

@@ -34,18 +34,18 @@ def check_request(request: TrainJobRequest, runtime: Mapping[str, Any], schema: 
     check_reserved_metadata(request)
     _check_namespace(runtime, namespace)
     _check_deadline(request, schema)
-    if request.workspace is not None:
+    if request.work.workspace is not None:
         raise UnsupportedError("workspace is supported only by `initialize`; remove it")
     distributed.check_distributed(request, runtime)
     request = distributed.copy_resources_to_trainer(request)
-    if request.trainer is not None:
-        _check_trainer_kind(request.trainer, runtime)
-        _check_num_processes(request.trainer, runtime)
-    if request.trainer is not None or request.distributed is not None:
+    if request.work.trainer is not None:
+        _check_trainer_kind(request.work.trainer, runtime)
+        _check_num_processes(request.work.trainer, runtime)
+    if request.work.trainer is not None or request.work.distributed is not None:
         _check_trainer_job(request, runtime, schema)
         _check_env(request, runtime)
-    _check_num_nodes(request.trainer, runtime)
-    _check_pod_names(request.trainer, runtime, request.require_name())
+    _check_num_nodes(request.work.trainer, runtime)
+    _check_pod_names(request.work.trainer, runtime, request.require_name())
     patches = build_patches(request, runtime, schema)
     for role in ("dataset", "model"):
         _check_initializer_step(role, request, runtime, schema, patches)
@@ -62,7 +62,7 @@ def list_warnings(request: TrainJobRequest, runtime: Mapping[str, Any]) -> list[
     if runtimes.is_deprecated(runtime):
         warnings.append(f"runtime {name!r} is deprecated; ask its administrator for the replacement")
     mpi = (runtime["spec"].get("mlPolicy") or {}).get("mpi") or {}
-    if mpi.get("runLauncherAsNode") and request.trainer and request.trainer.num_nodes == 1:
+    if mpi.get("runLauncherAsNode") and request.work.trainer and request.work.trainer.num_nodes == 1:
         warnings.append(f"num_nodes=1: runtime {name!r} runs training on its launcher and on one more node")
     return warnings
 
@@ -77,7 +77,7 @@ def _check_namespace(runtime: Mapping[str, Any], namespace: str) -> None:
 
 
 def _check_deadline(request: TrainJobRequest, schema: TrainJobSchema) -> None:
-    if request.active_deadline_seconds is not None and not schema.supports_active_deadline:
+    if request.policy.active_deadline_seconds is not None and not schema.supports_active_deadline:
         raise UnsupportedError(
             "active_deadline_seconds needs Trainer 2.2 or later, and this cluster has an older version; remove it, and "
             "cancel the job when a wait with a timeout ends"
@@ -114,7 +114,7 @@ def _check_trainer_job(request: TrainJobRequest, runtime: Mapping[str, Any], sch
             f"and env would be dropped; ask its administrator to name the container {runtimes.NODE!r}"
         )
     # Only Trainer 2.3 drops resources if the runtime has no mlPolicy.
-    resources = (request.trainer and request.trainer.resources_per_node) or distributed.get_resources(request)
+    resources = (request.work.trainer and request.work.trainer.resources_per_node) or distributed.get_resources(request)
     if resources and schema.supports_termination_grace_period and runtime["spec"].get("mlPolicy") is None:
         raise UnsupportedError(
             f"resources_per_node: runtime {name!r} has no mlPolicy, so Trainer 2.3 would drop them; ask its "

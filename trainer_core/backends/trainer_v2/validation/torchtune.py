@@ -24,7 +24,7 @@ _RUNTIME_ARGUMENTS = ("output_dir", "tokenizer.path", "checkpointer.checkpoint_d
 
 def check_recipe(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
     """Check that torchtune has a recipe for a request; other jobs are not checked."""
-    trainer = request.trainer
+    trainer = request.work.trainer
     if trainer is None or runtimes.get_ml_policy(runtime) != "torch":
         return
     if trainer.kind != "builtin" and trainer.command != _COMMAND:
