@@ -170,7 +170,7 @@ REFERENCES = [
 
 
 def test_references_that_are_no_plain_secret_stay_as_kubernetes_spells_them():
-    assert applied({"env": REFERENCES}).distributed.env == tuple(REFERENCES)
+    assert applied({"env": REFERENCES}).work.distributed.env == tuple(REFERENCES)
 
 
 def test_a_reference_that_the_backend_cannot_resolve_is_refused():
@@ -181,7 +181,7 @@ def test_a_reference_that_the_backend_cannot_resolve_is_refused():
 def test_nulls_of_the_driver_are_no_values():
     entry = {"name": "TOKEN", "value": None, "valueFrom": {"secretKeyRef": {"name": "t", "key": "k", "optional": None}}}
 
-    assert applied({"env": [entry]}).trainer.env["TOKEN"].key == "k"
+    assert applied({"env": [entry]}).work.trainer.env["TOKEN"].key == "k"
 
 
 def test_the_claims_that_a_task_mounts_are_known_by_their_paths():

@@ -191,7 +191,7 @@ def test_the_nonce_of_a_job_without_an_owner_is_no_part_of_its_work():
 
 def test_a_configuration_names_the_place():
     assert KubernetesBackendConfig(checkpoints_uri="pvc://claim").checkpoints_uri == "pvc://claim"
-    assert build_request({"keep": 1}).with_checkpoints_uri("pvc://c").checkpoints.uri == "pvc://c"
-    assert build_request().with_checkpoints_uri("pvc://c").checkpoints.uri == CLAIM["uri"]
+    assert build_request({"keep": 1}).with_checkpoints_uri("pvc://c").policy.checkpoints.uri == "pvc://c"
+    assert build_request().with_checkpoints_uri("pvc://c").policy.checkpoints.uri == CLAIM["uri"]
     with pytest.raises(ValueError, match="checkpoints_uri"):
         LocalProcessBackendConfig(checkpoints_uri="/data")
