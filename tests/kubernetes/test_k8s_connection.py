@@ -10,7 +10,7 @@ import sys
 import threading
 import traceback
 from base64 import b64decode
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -133,10 +133,11 @@ def test_the_refresh_hook_of_a_given_configuration_renews_its_token(cluster, acc
 def test_a_given_configuration_is_not_modified(cluster, account, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     configuration = cluster.configuration()
+    before = dict(vars(configuration))
 
     build_connection(account, client_configuration=configuration)
 
-    assert configuration.proxy is None
+    assert vars(configuration) == before
 
 
 @BOTH
@@ -510,28 +511,29 @@ def test_connections_of_different_users_have_different_identities(cluster, accou
 # TLS.
 
 
+_CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+_NAMES = "subjectAltName=IP:127.0.0.1,DNS:cluster.example"
+
+
+def make_certificate(folder, name, *arguments):
+    made = ("req", "-x509", *_CURVE, "-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}")
+    subprocess.run(["openssl", *made, *arguments], cwd=folder, check=True, capture_output=True)
+
+
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
     """The certificate of a CA, and a server certificate with its key."""
     folder = tmp_path_factory.mktemp("tls")
-
-    def openssl(*arguments):
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
-    openssl("req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca", *usage)
-    names = ("-addext", "subjectAltName=IP:127.0.0.1,DNS:cluster.example")
-    signed = ("-CA", "ca.pem", "-CAkey", "ca.key")
-    openssl("req", "-x509", *curve, *signed, "-keyout", "tls.key", "-out", "tls.pem", "-subj", "/CN=server", *names)
+    make_certificate(folder, "ca", "-addext", "keyUsage=critical,keyCertSign,cRLSign")
+    make_certificate(folder, "tls", "-CA", "ca.pem", "-CAkey", "ca.key", "-addext", _NAMES)
     return folder
 
 
-@pytest.fixture
-def tls_url(certificates):
-    """A TLS server with an empty list of pods."""
+@contextmanager
+def serving(folder):
+    """Address of a TLS server with the certificate of the folder and an empty list of pods."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificates / "tls.pem", certificates / "tls.key")
+    context.load_cert_chain(folder / "tls.pem", folder / "tls.key")
     ports, stopped = [], threading.Event()
     started = threading.Event()
 
@@ -552,9 +554,17 @@ def tls_url(certificates):
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     assert started.wait(600)
-    yield f"https://127.0.0.1:{ports[0]}"
-    stopped.set()
-    thread.join()
+    try:
+        yield f"https://127.0.0.1:{ports[0]}"
+    finally:
+        stopped.set()
+        thread.join()
+
+
+@pytest.fixture
+def tls_url(certificates):
+    with serving(certificates) as url:
+        yield url
 
 
 @BOTH
@@ -583,8 +593,98 @@ def test_the_ca_of_the_environment_is_trusted(
 def test_an_unknown_ca_is_not_trusted(account, tmp_path, tls_url, list_with):
     connection = build_connection(account, config_file=kubeconfig(tmp_path / "c", tls_url, {"token": SECRET}))
 
-    with pytest.raises(BackendUnavailableError, match="name the cluster's CA"):
+    with pytest.raises(BackendUnavailableError, match="name the cluster's CA") as refused:
         list_with(connection)
+
+    assert not refused.value.transient
+
+
+_CA = ("-CA", "ca.pem", "-CAkey", "ca.key")
+_BARE = ("-addext", "subjectKeyIdentifier=none", "-addext", "authorityKeyIdentifier=none")
+
+
+@pytest.fixture
+def as_python_3_13(monkeypatch):
+    """Contexts that verify strictly, as those of Python 3.13 do."""
+    create = ssl.create_default_context
+
+    def create_strict(*arguments, **settings):
+        context = create(*arguments, **settings)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", create_strict)
+
+
+@BOTH
+@pytest.mark.usefixtures("as_python_3_13")
+@pytest.mark.parametrize(
+    ("ca", "server"),
+    [((), ()), (("-addext", "keyUsage=critical,keyCertSign"), _BARE), ((), _BARE)],
+    ids=["a CA without key usage", "a certificate without the key of its CA", "neither"],
+)
+def test_certificates_are_verified_as_kubectl_does(account, tmp_path, list_with, ca, server):
+    make_certificate(tmp_path, "ca", *ca)
+    make_certificate(tmp_path, "tls", *_CA, "-addext", _NAMES, *server)
+    facts = {"certificate-authority": str(tmp_path / "ca.pem")}
+
+    with serving(tmp_path) as url:
+        path = kubeconfig(tmp_path / "c", url, {"token": SECRET}, **facts)
+        assert list_with(build_connection(account, config_file=path)) == []
+
+
+@BOTH
+def test_an_intermediate_ca_can_be_trusted(account, tmp_path, list_with):
+    make_certificate(tmp_path, "root")
+    make_certificate(tmp_path, "ca", "-CA", "root.pem", "-CAkey", "root.key", "-addext", "basicConstraints=CA:TRUE")
+    make_certificate(tmp_path, "tls", *_CA, "-addext", _NAMES)
+    facts = {"certificate-authority": str(tmp_path / "ca.pem")}
+
+    with serving(tmp_path) as url:
+        path = kubeconfig(tmp_path / "c", url, {"token": SECRET}, **facts)
+        assert list_with(build_connection(account, config_file=path)) == []
+
+
+def make_expired(folder):
+    make_certificate(folder, "tls")  # Its key is used.
+    (folder / "names").write_text(_NAMES)
+    request = ("x509", "-x509toreq", "-in", "tls.pem", "-signkey", "tls.key", "-out", "tls.csr")
+    ended = ("x509", "-req", "-in", "tls.csr", *_CA, "-days", "-1", "-extfile", "names", "-out", "tls.pem")
+    for made in (request, ended):
+        subprocess.run(["openssl", *made], cwd=folder, check=True, capture_output=True)
+
+
+def make_for_another_host(folder):
+    make_certificate(folder, "tls", *_CA, "-addext", "subjectAltName=DNS:other.example")
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("make", "advice"),
+    [(make_expired, "renew the certificate"), (make_for_another_host, "correct the server's address")],
+)
+def test_a_refused_certificate_is_final_and_its_cause_is_named(account, tmp_path, list_with, make, advice):
+    make_certificate(tmp_path, "ca")
+    make(tmp_path)
+    facts = {"certificate-authority": str(tmp_path / "ca.pem")}
+
+    with serving(tmp_path) as url:
+        connection = build_connection(account, config_file=kubeconfig(tmp_path / "c", url, {"token": SECRET}, **facts))
+        with pytest.raises(BackendUnavailableError, match=advice) as refused:
+            list_with(connection)
+
+    assert not refused.value.transient
+
+
+@BOTH
+def test_the_ca_of_the_environment_is_trusted_after_the_package_has_renewed_the_token(
+    account, tmp_path, certificates, tls_url, monkeypatch, list_with
+):
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificates / "ca.pem"))
+    connection = build_connection(account, config_file=kubeconfig(tmp_path / "c", tls_url, {"token": SECRET}))
+    connection.build_headers()
+
+    assert list_with(connection) == []
 
 
 @BOTH

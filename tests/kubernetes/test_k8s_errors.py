@@ -148,6 +148,12 @@ def test_an_untrusted_certificate_leads_to_advice_about_the_ca():
     assert "SSL_CERT_FILE" in str(error)
 
 
+def test_a_certificate_that_is_not_yet_valid_leads_to_the_clock():
+    text = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate is not yet valid (_ssl.c:1006)"
+
+    assert "check the clock" in str(errors.build_connection_error(TASK, "https://c", OSError(text)))
+
+
 def test_a_rejected_object_is_an_invalid_request():
     assert isinstance(build_error(422, "is invalid"), InvalidRequestError)
 

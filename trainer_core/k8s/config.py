@@ -12,12 +12,13 @@ import json
 import os
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies
 
 from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.base.text import missing_extra
@@ -78,6 +79,8 @@ class LoadedClientConfig:
     origin: Hashable
     #: Whether loading it again can return newer credentials.
     reloadable: bool = True
+    #: File with the CAs. `configuration.ssl_ca_cert` loses that of the environment when the package renews a token.
+    ca_file: str | None = None
 
 
 def load_client_config(config: ClusterConfig, service_account: Path = SERVICE_ACCOUNT_PATH) -> LoadedClientConfig:
@@ -92,15 +95,16 @@ def load_client_config(config: ClusterConfig, service_account: Path = SERVICE_AC
             raise ClusterConfigError(missing_extra("the connection to a Kubernetes cluster", package, "kubernetes"))
     if _uses_service_account(config, service_account):
         loaded = LoadedClientConfig(InClusterConfig(service_account), None, ("pod", str(service_account)))
-        _apply_environment(loaded.configuration)
+        _set_proxy(loaded.configuration)
         _move_proxy_login(loaded.configuration)
     else:
         with _translate_library_errors():
             loaded = _load_with_library(config)
-            _apply_environment(loaded.configuration)
+            _set_proxy(loaded.configuration)
             _move_proxy_login(loaded.configuration)
     namespace = loaded.namespace or _read_text(service_account / "namespace")
-    return LoadedClientConfig(loaded.configuration, namespace, loaded.origin, loaded.reloadable)
+    environment = (os.environ[name] for name in _CA_VARIABLES if os.environ.get(name))
+    return replace(loaded, namespace=namespace, ca_file=loaded.configuration.ssl_ca_cert or next(environment, None))
 
 
 @contextmanager
@@ -137,7 +141,10 @@ def _load_with_library(config: ClusterConfig) -> LoadedClientConfig:
     if config.client_configuration is not None:
         # A shallow copy: its credentials, and the hook that renews them, are shared with the original.
         origin = ("configuration", id(config.client_configuration))
-        return LoadedClientConfig(copy.copy(config.client_configuration), None, origin, reloadable=False)
+        configuration = copy.copy(config.client_configuration)
+        if configuration.proxy in getproxies().values():
+            configuration.proxy = None  # Taken from the environment, by version 34 and later without NO_PROXY.
+        return LoadedClientConfig(configuration, None, origin, reloadable=False)
     if config.kube_config is not None:
         return _load_kubeconfig_content(config.kube_config.get_secret_value(), config.context)
     given = config.config_file or os.environ.get("KUBECONFIG")
@@ -224,10 +231,8 @@ def _check_credential_plugin(user: Mapping[str, Any], configuration: Any, paths:
         )
 
 
-def _apply_environment(configuration: Any) -> None:
-    """Set the proxy and the CA from the environment where the configuration has none."""
-    if configuration.ssl_ca_cert is None:
-        configuration.ssl_ca_cert = next((os.environ[name] for name in _CA_VARIABLES if os.environ.get(name)), None)
+def _set_proxy(configuration: Any) -> None:
+    """Set the proxy of the environment where the configuration has none."""
     if configuration.proxy is None and any(name.lower().endswith("_proxy") for name in os.environ):
         # A dependency of `kubernetes`. It supports CIDRs in NO_PROXY; the standard library does not.
         from requests import utils

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from trainer_core.k8s.config import SERVICE_ACCOUNT_PATH, ClusterConfigError, InClusterConfig, load_client_config
+from trainer_core.k8s.config import SERVICE_ACCOUNT_PATH, ClusterConfigError, load_client_config
 from trainer_core.k8s.parsing import to_single_line
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ CONNECT_SECONDS = 10.0
 READ_SECONDS = 30.0
 # An object has up to 1.5 MB and is one line of a watch; aiohttp accepts lines of twice the buffer.
 _READ_BUFFER = 2**21
+_MAX_IDLE_CONNECTIONS = 8
 #: The Date of a response has whole seconds.
 _CLOCK_RESOLUTION = timedelta(seconds=2)
 
@@ -71,8 +72,7 @@ class Connection:
     @property
     def server_digest(self) -> str:
         """20 hex digits of address and certificate authority. Inside many clusters the address alone is 10.96.0.1."""
-        authority = self._loaded.configuration.ssl_ca_cert
-        certificates = Path(authority).read_bytes() if authority else b""
+        certificates = Path(self._loaded.ca_file).read_bytes() if self._loaded.ca_file else b""
         return hashlib.sha256(self.url.encode() + b"\n" + certificates).hexdigest()[:20]
 
     @property
@@ -95,7 +95,10 @@ class Connection:
     def pool(self) -> urllib3.PoolManager:
         """HTTP client for sync requests."""
         self._renew_after_fork()
-        return self._pool
+        with self._lock:
+            if self._pool is None:
+                self._pool = _build_pool(self._loaded.configuration, self._get_tls())
+            return self._pool
 
     @property
     def route(self) -> dict[str, Any]:
@@ -135,37 +138,37 @@ class Connection:
         import aiohttp
 
         timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
-        connector = aiohttp.TCPConnector(ssl=self._get_tls())
+        connector = aiohttp.TCPConnector(ssl=self._get_tls() or True)
         return aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=_READ_BUFFER)
 
     def _load(self) -> None:
         self._loaded = load_client_config(self._config, self._service_account)
-        self._create_pool()
+        self._forget_pool()
 
     def _renew_after_fork(self) -> None:
         """Leave the sockets to the parent of a forked child, and the lock, which a thread of the parent may hold."""
         if self._process != os.getpid():
             self._lock = threading.RLock()
-            self._create_pool()
+            self._forget_pool()
 
-    def _create_pool(self) -> None:
-        self._pool = _build_pool(self._loaded.configuration)
+    def _forget_pool(self) -> None:
+        self._pool: urllib3.PoolManager | None = None
         self._process = os.getpid()
         self._tls: ssl.SSLContext | None = None
 
-    def _get_tls(self) -> ssl.SSLContext | bool:
-        """Return the TLS context of async requests. Cached: loading the CAs blocks the event loop for 30 ms."""
+    def _get_tls(self) -> ssl.SSLContext | None:
+        """Return the TLS context of all requests. Cached: loading the CAs blocks the event loop for 30 ms."""
         configuration = self._loaded.configuration
         if self.url.startswith("http://") and not str(configuration.proxy or "").startswith("https://"):
-            return True
+            return None
         if self._tls is None:
-            self._tls = _build_tls(configuration, self.host)
+            self._tls = _build_tls(configuration, self._loaded.ca_file, self.host)
         return self._tls
 
 
-def _build_tls(configuration: Any, host: str) -> ssl.SSLContext:
+def _build_tls(configuration: Any, ca_file: str | None, host: str) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+        context = ssl.create_default_context(cafile=ca_file)
         if configuration.cert_file:
             context.load_cert_chain(configuration.cert_file, configuration.key_file)
     except OSError as error:
@@ -176,23 +179,23 @@ def _build_tls(configuration: Any, host: str) -> ssl.SSLContext:
         context.check_hostname = False
     if not configuration.verify_ssl:
         context.verify_mode = ssl.CERT_NONE
-    if getattr(configuration, "disable_strict_ssl_verification", False):
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    # As kubectl verifies: a CA may be an intermediate one, and may lack the extensions that Python requires since 3.13.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 
-def _build_pool(configuration: Any) -> urllib3.PoolManager:
-    if isinstance(configuration, InClusterConfig):
-        import urllib3
+def _build_pool(configuration: Any, tls: ssl.SSLContext | None) -> urllib3.PoolManager:
+    import urllib3
 
-        settings: dict[str, Any] = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": configuration.ssl_ca_cert, "maxsize": 4}
-        if configuration.proxy:
-            return urllib3.ProxyManager(configuration.proxy, proxy_headers=configuration.proxy_headers, **settings)
+    settings: dict[str, Any] = {"maxsize": _MAX_IDLE_CONNECTIONS, "ssl_context": tls}
+    if configuration.tls_server_name:
+        settings["server_hostname"] = configuration.tls_server_name
+    if not configuration.proxy:
         return urllib3.PoolManager(**settings)
-    from kubernetes.client import ApiClient
-
-    pool: urllib3.PoolManager = ApiClient(configuration).rest_client.pool_manager
-    return pool
+    return urllib3.ProxyManager(
+        configuration.proxy, proxy_headers=configuration.proxy_headers, proxy_ssl_context=tls, **settings
+    )
 
 
 @lru_cache(maxsize=1)

@@ -10,6 +10,7 @@
      └── BackendUnavailableError                  unreachable, overloaded, quota exceeded
           ├── ServerBusyError                     408, 429, 5xx  retry later
           ├── StreamInterruptedError              an incomplete response
+          ├── CertificateError                    the server's certificate is refused
           ├── ForbiddenError                      403  RBAC denies the request
           ├── UnauthorizedError                   401  the credentials are refused
           └── ApiNotServedError                   404  of a whole resource
@@ -71,6 +72,12 @@ class SilentWatchError(StreamInterruptedError):
     """A watch had neither an event nor a bookmark for longer than a server takes between two bookmarks."""
 
 
+class CertificateError(BackendUnavailableError):
+    """The certificate of the server, or of the proxy, is refused."""
+
+    transient = False
+
+
 class ForbiddenError(BackendUnavailableError):
     """RBAC denies the request."""
 
@@ -92,6 +99,15 @@ class ApiNotServedError(BackendUnavailableError):
     """The server does not serve the resource: its CRD or API version is not installed."""
 
     transient = False
+
+
+_UNKNOWN_ISSUER = "name the cluster's CA in the kubeconfig, or in SSL_CERT_FILE"
+#: What OpenSSL says of a certificate that it refuses for another reason than its issuer (``X509_verify_cert_error_string``).
+_CERTIFICATE_ADVICE = {
+    "expired": "renew the certificate of the server or of its CA; `kubectl get pods` is refused, too",
+    "not yet valid": "check the clock of this machine",
+    "mismatch": "correct the server's address, or name its host as tls-server-name in the kubeconfig",
+}
 
 
 @dataclass(frozen=True)
@@ -149,10 +165,11 @@ def build_response_error(
 def build_connection_error(task: str, host: str, cause: BaseException) -> BackendUnavailableError:
     """Return the exception for a request without a response."""
     text = to_single_line(str(cause) or type(cause).__name__, 300)
-    advice = "check the network, the proxy and that the server is up"
-    if "CERTIFICATE_VERIFY" in text.upper():
-        advice = "name the cluster's CA in the kubeconfig, or in SSL_CERT_FILE"
-    return BackendUnavailableError(f"the cluster at {host} cannot be reached to {task}: {text}; {advice}")
+    problem = f"the cluster at {host} cannot be reached to {task}: {text}"
+    if "CERTIFICATE_VERIFY" not in text.upper():
+        return BackendUnavailableError(f"{problem}; check the network, the proxy and that the server is up")
+    advice = next((advice for part, advice in _CERTIFICATE_ADVICE.items() if part in text), _UNKNOWN_ISSUER)
+    return CertificateError(f"{problem}; {advice}")
 
 
 def _parse_refusal(
