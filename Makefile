@@ -9,7 +9,7 @@ SPREAD := -n 5 --dist loadfile --no-loadscope-reorder
 # Tests start thousands of processes. Each would compile the packages again: a sixth of the processor time.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow-up airflow-e2e airflow-hosts install install-mlflow test test-all attack mutants test-airflow31 test-libraries lint format lock compile bench features pictures docs extras clean
+.PHONY: help demo airflow-up airflow-e2e airflow-hosts install install-mlflow test test-all attack mutants test-airflow31 test-libraries newest newest-kubernetes lint format lock compile bench features pictures docs extras clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,14 @@ test-airflow31: .venv-airflow31/.done/airflow31 ## run the tests of the Airflow 
 
 test-libraries: .venv/.done/dev .venv-libraries/.done/libraries ## run the tests of checkpoints with transformers and Lightning
 	$(BIN)/python -m pytest tests/libraries $(ARGS)
+
+newest: .venv-newest/.done/newest newest-kubernetes ## run the tests with the newest versions of all dependencies, and list them
+	@tools/newer-than-constraints .venv-newest
+	.venv-newest/bin/python -m pytest $(SPREAD) $(ARGS)
+
+newest-kubernetes: .venv-newest-kubernetes/.done/newest-kubernetes ## run the tests of clusters with the newest Kubernetes client, which kfp does not admit
+	@tools/newer-than-constraints .venv-newest-kubernetes
+	.venv-newest-kubernetes/bin/python -m pytest -n 2 --dist loadfile tests/kubernetes tests/training_operator tests/runai $(ARGS)
 
 lint: .venv/.done/dev ## check style, types and the direction of imports
 	$(BIN)/ruff check .
@@ -95,6 +103,12 @@ clean: ## remove what builds, checks and tests leave (not .venv*)
 
 .venv-libraries/.done/libraries: tools/install pyproject.toml constraints.txt
 	@sh tools/install libraries
+
+.venv-newest/.done/newest: tools/install pyproject.toml
+	@sh tools/install newest
+
+.venv-newest-kubernetes/.done/newest-kubernetes: tools/install pyproject.toml
+	@sh tools/install newest-kubernetes
 
 .venv-mlflow/.done/mlflow: tools/install-mlflow
 	@sh tools/install-mlflow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import subprocess
@@ -161,7 +162,7 @@ def test_the_model_has_every_documented_field():
 
 
 def test_the_docstring_describes_every_field():
-    described = re.findall(r"^        (\w+): ", TrainingWorkloadSpec.__doc__, re.MULTILINE)
+    described = re.findall(r"^    (\w+): ", inspect.getdoc(TrainingWorkloadSpec), re.MULTILINE)
     assert [name for name in described if name != "ValueError"] == list(TrainingWorkloadSpec.model_fields)
 
 

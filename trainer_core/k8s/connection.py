@@ -44,6 +44,8 @@ class Connection:
         namespace: Namespace of objects unless a request names another.
     """
 
+    _pool: urllib3.PoolManager | None
+
     def __init__(self, config: ClusterConfig, service_account: Path = SERVICE_ACCOUNT_PATH) -> None:
         self._config = config
         self._service_account = service_account
@@ -152,7 +154,7 @@ class Connection:
             self._forget_pool()
 
     def _forget_pool(self) -> None:
-        self._pool: urllib3.PoolManager | None = None
+        self._pool = None
         self._process = os.getpid()
         self._tls: ssl.SSLContext | None = None
 

@@ -102,7 +102,7 @@ class ApiNotServedError(BackendUnavailableError):
 
 
 _UNKNOWN_ISSUER = "name the cluster's CA in the kubeconfig, or in SSL_CERT_FILE"
-#: What OpenSSL says of a certificate that it refuses for another reason than its issuer (``X509_verify_cert_error_string``).
+#: A part of what OpenSSL says (``X509_verify_cert_error_string``) where the issuer is not the reason.
 _CERTIFICATE_ADVICE = {
     "expired": "renew the certificate of the server or of its CA; `kubectl get pods` is refused, too",
     "not yet valid": "check the clock of this machine",

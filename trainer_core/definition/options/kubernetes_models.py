@@ -13,7 +13,7 @@ from trainer_core.base import validation
 from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.base.text import missing_extra
 
-_CONTAINER = re.compile(r"(?P<kind>list|dict)[\[(](str, )?(?P<item>.*)[\])]")
+_CONTAINER = re.compile(r"(?P<kind>[Ll]ist|[Dd]ict)[\[(](str, )?(?P<item>.*)[\])]")
 _SIMPLE: dict[str, type[Any]] = {"str": str, "int": int, "bool": bool}
 
 
@@ -61,9 +61,12 @@ def to_plain_data(value: Any) -> Any:
 
 
 def _convert(what: str, value: Any, kind: str) -> Any:
-    """Return a value of a type in the client's notation, such as ``V1EnvVar``, ``list[str]`` or ``dict(str, str)``."""
+    """Return a value of a type in the client's notation, such as ``V1EnvVar``, ``list[str]`` or ``dict(str, str)``.
+
+    Since version 34 of the client: ``List[str]`` and ``Dict[str, str]``.
+    """
     container = _CONTAINER.fullmatch(kind)
-    if container and container["kind"] == "list":
+    if container and container["kind"].lower() == "list":
         if not isinstance(value, list):
             raise ValueError(f"{what} must be a list, got {type(value).__name__}")
         return [_convert(f"{what}[{index}]", each, container["item"]) for index, each in enumerate(value)]
