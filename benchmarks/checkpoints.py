@@ -26,8 +26,9 @@ import boto3
 import torch
 
 from trainer_core.node import env
-from trainer_core.node.checkpoint_folder import checksum_all, seal
+from trainer_core.node.checkpoint_folder import seal
 from trainer_core.node.checkpoint_s3 import CheckpointBucket
+from trainer_core.node.checkpoint_tree import list_tree
 from trainer_core.node.checkpoints import CheckpointStore
 
 _FAKES = Path(__file__).resolve().parents[1] / "tests" / "fakes"
@@ -124,7 +125,7 @@ def measure_resume(folder: Path, state: State, rounds: int) -> Rows:
     (step / _PART).mkdir(parents=True)
     torch.save(state, step / _PART / "state.pt")
     manifest = {"step": 1, "metrics": {}, "world_size": 1, "job": "", "time": 0, "part": _PART}
-    (step / "manifest.json").write_text(json.dumps(seal({**manifest, "files": checksum_all(step / _PART)})))
+    (step / "manifest.json").write_text(json.dumps(seal({**manifest, "files": list_tree(step / _PART)})))
     key = f"runs/train/g-0/step-000000000001/{_PART}/state.pt"
     with _serve(folder / "served") as url:
         os.environ.update(AWS_ENDPOINT_URL=url, AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b")  # noqa: S106

@@ -97,6 +97,7 @@ MODULES = {
     "trainer_core/k8s/informer.py": "kubernetes/test_k8s_informer.py",
     "trainer_core/k8s/watched_jobs.py": "kubernetes/test_k8s_informer.py kubernetes/test_k8s_cache.py",
     "trainer_core/node/checkpoint_folder.py": "unit/test_checkpoints.py",
+    "trainer_core/node/checkpoint_tree.py": "unit/test_checkpoints.py fetch/test_checkpoint_trees.py",
     "trainer_core/node/checkpoint_ranks.py": "unit/test_checkpoint_ranks.py unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_retention.py": "unit/test_checkpoints.py",
     "trainer_core/node/checkpoint_saves.py": "unit/test_checkpoints.py fetch/test_s3_checkpoints.py::"

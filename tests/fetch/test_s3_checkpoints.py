@@ -185,7 +185,19 @@ def test_a_checkpoint_without_an_object_is_passed_over_for_the_one_before(start_
 
     assert start_store().latest().step == 3
     assert "step-000000000007 is damaged and passed over: sub/a state.txt has changed" in capsys.readouterr().out
-    assert not [key for key in list_keys() if "000000000007" in key]
+    save(start_store(), 7)
+    assert read_state(start_store()) == "state of 7"
+
+
+def test_the_objects_of_a_damaged_checkpoint_stay(start_store, bucket, list_keys):
+    save(start_store(), 3, 7)
+    objects = [key for key in list_keys("") if "step-000000000007/.part" in key]
+    bucket(f"{SCOPE}/step-000000000007/manifest.json", b"{")
+
+    save(start_store(keep=1), 7, 8, 9)
+    start_store()
+
+    assert {*objects} <= {*list_keys("")}
 
 
 @pytest.mark.parametrize("name", ["../../outside", "/outside"])

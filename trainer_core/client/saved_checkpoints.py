@@ -20,7 +20,7 @@ from trainer_core.base.errors import BackendUnavailableError, InvalidRequestErro
 from trainer_core.model import checkpoint_location
 from trainer_core.model.jobs import TrainJobRef
 from trainer_core.model.request import TrainJobRequest
-from trainer_core.node import checkpoint_folder, checkpoint_retention, checkpoints
+from trainer_core.node import checkpoint_folder, checkpoint_retention, checkpoint_tree, checkpoints
 
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
@@ -105,13 +105,13 @@ def copy_of_job(backend: Backend, ref: TrainJobRef, step: int | None, folder: Pa
             raise InvalidRequestError(f"TrainJob {ref.name!r} has no checkpoint {what}")
         target = folder / f"{checkpoint_folder.STEP}{chosen.step:012d}"
         try:
-            shutil.copytree(chosen.path, target)
+            shutil.copytree(chosen.path, target, symlinks=True)
         except checkpoint_folder.CheckpointError as error:
             raise BackendUnavailableError(str(error)) from error
         manifest = getattr(chosen, "manifest", None)
         if manifest is not None:  # What is fetched from a bucket are the files without it.
             text = json.dumps(checkpoint_folder.seal(manifest))
-            (target / checkpoint_folder.MANIFEST).write_text(text, encoding="utf-8")
+            (target / checkpoint_tree.MANIFEST).write_text(text, encoding="utf-8")
         place.close()
         if checkpoint_folder.CheckpointFolder(str(folder)).find_newest() is None:
             raise BackendUnavailableError(f"the checkpoint of step {chosen.step} changed during the copy; try again")

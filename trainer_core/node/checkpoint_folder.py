@@ -4,6 +4,7 @@
   step-000000001200/            complete: `manifest.json` was written last, then the folder got this name
   .part-000000001300-<nonce>-1/ being written; swept by the next start
   .gone-…                       being deleted
+  .damaged-…                    has changed since it was complete; stays until the training is deleted
   start.json                    the processes that may write: nonce, tokens of the ranks, what they resume from
   result.json                   what the training returned: a node that starts later ends with it
 """
@@ -14,31 +15,25 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from . import files
+from . import checkpoint_tree, files
+from .checkpoint_tree import MANIFEST, Tree, parse_tree
 
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-#: Size and CRC-32 of files by relative path.
-Checksums: TypeAlias = "dict[str, tuple[int, int]]"
-
-MANIFEST = "manifest.json"
 STEP, PART = "step-", ".part-"
+#: Names of what says that a rank has written its files.
+DONE = ".done-"
 #: Names of what an earlier start left, besides its parts.
 MARKS = (".due-", ".stop-", ".again-", ".failed-", ".returned-", ".over-")
 #: What a complete training returned.
 RESULT = "result.json"
-_VERSION = 2
-_GONE = ".gone-"
-_BLOCK = 2**20
+_VERSION = 3
+_GONE, _DAMAGED = ".gone-", ".damaged-"
 #: Errors of disks and of file servers that a later attempt may not meet.
 _MAY_PASS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}
 
@@ -118,8 +113,8 @@ class CheckpointFolder:
     def sweep(self) -> None:
         """Delete what earlier starts left unfinished."""
         for name in os.listdir(self.root):
-            if name.startswith((PART, _GONE, *MARKS)):
-                _remove(self.root / name)
+            if name.startswith((PART, DONE, _GONE, *MARKS)):
+                checkpoint_tree.remove(self.root / name)
 
     def keep_alive(self) -> None:
         """Begin the time to live again."""
@@ -157,36 +152,29 @@ class CheckpointFolder:
         with contextlib.suppress(OSError):
             _discard(self.root / part)
 
-    def store_part(self, part: str) -> Checksums:
-        """Make the files of a rank other than 0 durable; rank 0 computes the checksums of all ranks."""
-        _sync_files(self.root / part)
+    def store_part(self, part: str) -> Tree:
+        """Make the files of a rank other than 0 durable; rank 0 lists those of all ranks."""
+        checkpoint_tree.sync_files(self.root / part)
         return {}
 
-    def collect(self, part: str, wait_for_others: Callable[[], Checksums]) -> Checksums:
-        """Make the files of rank 0 durable, wait for the other ranks, and return the checksums of all files."""
+    def collect(self, part: str, wait_for_others: Callable[[], Tree]) -> Tree:
+        """Make the files of rank 0 durable, wait for the other ranks, and return what all have written."""
         folder = self.root / part
 
-        def compute() -> Checksums:
+        def list_all() -> Tree:
             wait_for_others()
-            for mark in folder.glob(".done-*"):
-                mark.unlink()
-            if (folder / MANIFEST).exists():
-                raise OSError(f"{MANIFEST} is a file of the checkpoint itself; write yours into a subfolder")
-            return checksum_all(folder)
+            for name in self.list_names(f"{DONE}{part}-"):
+                (self.root / name).unlink()
+            return checkpoint_tree.list_tree(folder)
 
-        if _measure(folder) <= _BLOCK:
-            # To start a thread would take longer.
-            sums = compute()
-            _sync_files(folder)
-            return sums
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(1) as thread:
             # The disk is busy with these while the processor computes the checksums.
-            synced = thread.submit(_sync_files, folder)
-            sums = compute()
+            synced = thread.submit(checkpoint_tree.sync_files, folder)
+            tree = list_all()
             synced.result()
-        return sums
+        return tree
 
     def complete(self, part: str, step: int, manifest: dict[str, Any]) -> Checkpoint:
         """Write the manifest and give the folder its name."""
@@ -195,11 +183,11 @@ class CheckpointFolder:
             json.dump(seal(manifest), file)
             file.flush()
             os.fsync(file.fileno())
-        _sync(folder)
+        checkpoint_tree.sync(folder)
         if _exists(target):
-            _discard(target)
+            _discard(target, _DAMAGED)
         folder.rename(target)
-        _sync(self.root)
+        checkpoint_tree.sync(self.root)
         self.keep_alive()
         return Checkpoint(*get_fields(manifest, target))
 
@@ -220,7 +208,7 @@ class CheckpointFolder:
         return [found for path in _list_steps(self.root) if (found := self.open(str(path)))]
 
     def find_newest(self) -> Checkpoint | None:
-        """Return the newest undamaged checkpoint; damaged ones are deleted."""
+        """Return the newest undamaged checkpoint; damaged ones are set aside."""
         return _find_newest(self.root, own=True)
 
     def find_elsewhere(self, locations: list[str]) -> Checkpoint | None:
@@ -234,7 +222,7 @@ class CheckpointFolder:
         _discard(self._get_step_folder(step))
 
     def delete(self) -> None:
-        shutil.rmtree(self.root, ignore_errors=True)
+        checkpoint_tree.remove(self.root)
 
     def forget_fetched(self) -> None:
         """Do nothing: nothing is fetched."""
@@ -261,19 +249,6 @@ def remove_expired(base: Path, own: Path | None = None) -> list[str]:
                 _discard(start.parent)
                 removed.append(str(start.parent))
     return removed
-
-
-def checksum_all(folder: Path) -> Checksums:
-    """Return size and CRC-32 of the files in a folder, computed in parallel: zlib releases the interpreter lock."""
-    return _checksum_paths(_list_files(folder))
-
-
-def merge(sums: Checksums, more: Checksums) -> Checksums:
-    """Return the checksums of the files of several ranks."""
-    for name in sums.keys() & more.keys():
-        if tuple(sums[name]) != tuple(more[name]):
-            raise CheckpointError(f"two ranks wrote different files named {name}; put store.rank into the name")
-    return {**sums, **more}
 
 
 def say(text: str) -> None:
@@ -314,7 +289,7 @@ def _find_newest(folder: Path, own: bool = False) -> Checkpoint | None:
         except DamagedError as error:
             say(f"checkpoint {path} is damaged and passed over: {error}")
         if own:
-            _discard(path)
+            _discard(path, _DAMAGED)
     return None
 
 
@@ -322,17 +297,13 @@ def _read(path: Path, verify: bool) -> Checkpoint:
     """Return the checkpoint in a folder."""
     try:
         manifest = parse_manifest((path / MANIFEST).read_bytes(), path.name)
-        sums = manifest["files"]
-        wrong = [name for name, (size, _) in sums.items() if (path / name).stat().st_size != size]
-        if verify and not wrong:
-            actual = _checksum_paths({name: path / name for name in sums})
-            wrong = [name for name in sums if list(actual[name]) != sums[name]]
+        wrong = checkpoint_tree.find_change(path, parse_tree(manifest["files"]), verify)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DamagedError(str(error)) from error
     except OSError as error:
         raise OSError(f"checkpoint {path} cannot be read, and stays: {error}") from error
     if wrong:
-        raise DamagedError(f"{wrong[0]} has changed")
+        raise DamagedError(f"{wrong} has changed")
     return Checkpoint(*get_fields(manifest, path))
 
 
@@ -351,8 +322,8 @@ def parse_manifest(data: bytes, name: str) -> dict[str, Any]:
         is_whole = False
     if not is_whole:
         raise DamagedError(f"{MANIFEST} has changed")
-    if manifest["version"] != _VERSION:
-        raise OSError(f"{MANIFEST} has version {manifest['version']}, and this release reads version {_VERSION}")
+    if manifest["version"] not in (2, _VERSION):
+        raise OSError(f"{MANIFEST} has version {manifest['version']}, and this release reads version 2 and {_VERSION}")
     if name.startswith(STEP) and name != f"{STEP}{manifest['step']:012d}":
         raise DamagedError(f"{MANIFEST} is that of step {manifest['step']}")
     return dict(manifest)
@@ -360,7 +331,7 @@ def parse_manifest(data: bytes, name: str) -> dict[str, Any]:
 
 def get_fields(manifest: dict[str, Any], path: Path) -> tuple[Any, ...]:
     """Return the fields of a checkpoint by its manifest."""
-    size = sum(size for size, _ in manifest["files"].values())
+    size = sum(each[0] for each in manifest["files"].values())
     fields = manifest["step"], path, manifest["metrics"], manifest["world_size"], manifest["job"], size
     return (*fields, manifest["time"], manifest.get("objective"))
 
@@ -369,68 +340,13 @@ def _checksum_manifest(manifest: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
 
 
-def _discard(path: Path) -> None:
-    gone = path.with_name(f"{_GONE}{path.name}-{os.urandom(4).hex()}")
+def _discard(path: Path, prefix: str = _GONE) -> None:
+    """Delete a folder, or give it a name under which nothing reads or deletes it."""
+    gone = path.with_name(f"{prefix}{path.name}-{os.urandom(4).hex()}")
     with contextlib.suppress(FileNotFoundError):
         path.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _list_files(folder: Path) -> dict[str, Path]:
-    found = (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names)
-    return {os.path.relpath(path, folder).replace(os.sep, "/"): Path(path) for path in sorted(found)}
-
-
-def _measure(folder: Path) -> int:
-    """Return the bytes of the files in a folder. Another rank may rename its temporary file meanwhile."""
-    size = 0
-    for path in _list_files(folder).values():
-        with contextlib.suppress(FileNotFoundError):
-            size += path.stat().st_size
-    return size
-
-
-def _checksum_paths(paths: Mapping[str, Path]) -> Checksums:
-    if len(paths) < 2:
-        return {name: checksum(path) for name, path in paths.items()}
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(min(8, len(paths))) as threads:
-        return dict(zip(paths, threads.map(checksum, paths.values())))  # noqa: B905 -- images may have Python 3.9
-
-
-def checksum(path: Path) -> tuple[int, int]:
-    size = crc = 0
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            size, crc = size + len(block), zlib.crc32(block, crc)
-    return size, crc
-
-
-def _sync_files(part: Path) -> None:
-    """Write the files in a folder to the disk, and its subfolders; the folder itself follows with the manifest."""
-    for folder, _, names in os.walk(part):
-        for name in names:
-            _sync(os.path.join(folder, name))
-        if folder != str(part):
-            _sync(folder)
-
-
-def _sync(path: str | Path) -> None:
-    """Write a file or a folder to the disk. Another rank may have renamed its temporary file meanwhile."""
-    with contextlib.suppress(FileNotFoundError):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        if prefix == _GONE:
+            checkpoint_tree.remove(gone)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

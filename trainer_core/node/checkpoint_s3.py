@@ -3,7 +3,8 @@
     s3://<bucket>/<root>/
       step-000000001200/manifest.json
       step-000000001200/.part-<step>-<nonce>-1/…   the files; others than those of the manifest are swept
-      .part-<step>-<nonce>-1/.done-<rank>          a rank has uploaded its files
+      step-000000001200/.damaged                   the manifest, if a file has changed since: nothing here is swept
+      .done-.part-<step>-<nonce>-1-<rank>          a rank has uploaded its files
       start.json                                   as in a folder
 
 Each rank writes into a separate folder on its node, whose files are uploaded when the block of `save` ends.
@@ -16,35 +17,34 @@ import hashlib
 import json
 import os
 import re
-import shutil
+import stat
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import files, locks
+from . import checkpoint_tree, files, locks
 from .checkpoint_folder import (
-    MANIFEST,
+    DONE,
     MARKS,
     PART,
     STEP,
     Checkpoint,
     CheckpointError,
-    Checksums,
     DamagedError,
     build_error,
-    checksum_all,
     get_fields,
-    merge,
     parse_manifest,
     say,
     seal,
 )
+from .checkpoint_tree import MANIFEST, Tree, merge, parse_tree
 from .s3_client import Bucket, Entry, S3Error
 
 _MANIFEST_KEY = re.compile(rf"(?P<folder>(?P<training>.*)/{STEP}(?P<step>\d{{12}}))/{re.escape(MANIFEST)}")
 _TRAINING = re.compile(r"[^/]+/g-[^/]+/")
+_DAMAGED = ".damaged"
 _PART_NAME = re.compile(rf"{re.escape(PART)}[0-9a-f-]+")
 
 
@@ -85,7 +85,7 @@ class CheckpointBucket:
         """Delete what a killed attempt has left on this machine."""
         self._rank = rank
         for path in self._scratch.glob(f"{PART}*-rank-{rank}"):
-            shutil.rmtree(path, ignore_errors=True)
+            checkpoint_tree.remove(path)
 
     def check(self) -> None:
         """Do nothing: requests that fail raise errors."""
@@ -94,7 +94,7 @@ class CheckpointBucket:
         with contextlib.suppress(S3Error):  # Some storage cannot list uploads; the parts are no checkpoint.
             self._bucket.abort_uploads(f"{self._prefix}/")
         entries = self._list(f"{self._prefix}/")
-        marks = [each.key for each in entries if self._relative(each.key).startswith((PART, *MARKS))]
+        marks = [each.key for each in entries if self._relative(each.key).startswith((PART, DONE, *MARKS))]
         manifests = {match["folder"]: each for each in entries if (match := _MANIFEST_KEY.fullmatch(each.key))}
         steps: dict[str, list[str]] = {}
         for each in entries:
@@ -102,6 +102,8 @@ class CheckpointBucket:
             if name.startswith(STEP) and not name.endswith(f"/{MANIFEST}"):
                 steps.setdefault(f"{self._prefix}/{name.partition('/')[0]}", []).append(each.key)
         for folder, keys in steps.items():
+            if f"{folder}/{_DAMAGED}" in keys:
+                continue
             entry = manifests.get(folder)
             if entry is None:
                 marks += keys
@@ -142,19 +144,19 @@ class CheckpointBucket:
 
     def discard_part(self, part: str) -> None:
         """Delete the files of this rank; what it has uploaded is swept by the next start."""
-        shutil.rmtree(self._get_part_folder(part), ignore_errors=True)
+        checkpoint_tree.remove(self._get_part_folder(part))
 
-    def store_part(self, part: str) -> Checksums:
-        """Upload the files of this rank; return their checksums."""
+    def store_part(self, part: str) -> Tree:
+        """Upload the files of this rank; return what it has written."""
         folder = self._get_part_folder(part)
-        sums = checksum_all(folder)
+        tree = checkpoint_tree.list_tree(folder)
         target = f"{self._get_step_key(_parse_step(part))}/{part}"
-        self._bucket.upload({f"{target}/{name}": folder / name for name in sums})
-        shutil.rmtree(folder, ignore_errors=True)
-        return sums
+        self._bucket.upload({f"{target}/{name}": folder / name for name, each in tree.items() if each.is_file})
+        checkpoint_tree.remove(folder)
+        return tree
 
-    def collect(self, part: str, wait_for_others: Callable[[], Checksums]) -> Checksums:
-        """Upload the files of rank 0, wait for the other ranks, and return the checksums of all files."""
+    def collect(self, part: str, wait_for_others: Callable[[], Tree]) -> Tree:
+        """Upload the files of rank 0, wait for the other ranks, and return what all have written."""
         return merge(self.store_part(part), wait_for_others())
 
     def complete(self, part: str, step: int, manifest: dict[str, Any]) -> Checkpoint:
@@ -162,7 +164,7 @@ class CheckpointBucket:
         manifest = seal({**manifest, "part": part})
         self._bucket.create(f"{self._get_step_key(step)}/{MANIFEST}", json.dumps(manifest).encode())
         with contextlib.suppress(S3Error):
-            self._bucket.delete([each.key for each in self._list(f"{self._prefix}/{part}/")])
+            self._bucket.delete([each.key for each in self._list(f"{self._prefix}/{DONE}{part}-")])
         return self._build(self._bucket, self._get_step_key(step), manifest)
 
     def is_complete(self, step: int) -> bool:
@@ -181,7 +183,7 @@ class CheckpointBucket:
         return found[::-1]
 
     def find_newest(self) -> Checkpoint | None:
-        """Return the newest complete checkpoint; incomplete ones are deleted."""
+        """Return the newest complete checkpoint; damaged ones are set aside."""
         return next(self._find(self._bucket, self._list(f"{self._prefix}/{STEP}"), own=True), None)
 
     def find_elsewhere(self, locations: list[str]) -> Checkpoint | None:
@@ -204,7 +206,14 @@ class CheckpointBucket:
         """Delete the checkpoint of a step, its manifest first."""
         folder = self._get_step_key(step)
         self._bucket.delete([f"{folder}/{MANIFEST}"])
-        self._bucket.delete([each.key for each in self._list(f"{folder}/")])
+        keys = [each.key for each in self._list(f"{folder}/")]
+        self._bucket.delete(keys if f"{folder}/{_DAMAGED}" not in keys else ())
+
+    def set_aside(self, step: int) -> None:
+        """Rename the manifest of a damaged checkpoint: the step can be saved again, and all its objects stay."""
+        folder = self._get_step_key(step)
+        self._bucket.put(f"{folder}/{_DAMAGED}", self._bucket.get(f"{folder}/{MANIFEST}") or b"")
+        self._bucket.delete([f"{folder}/{MANIFEST}"])
 
     def delete(self) -> None:
         """Delete everything of this training, manifests first."""
@@ -216,7 +225,7 @@ class CheckpointBucket:
     def forget_fetched(self) -> None:
         """Delete what the ranks of this machine have fetched: all of them are saving a newer one."""
         for path in self._scratch.glob(f"{STEP}*"):
-            shutil.rmtree(path, ignore_errors=True)
+            checkpoint_tree.remove(path)
 
     def close(self) -> None:
         """Delete what was fetched to this machine, unless another rank may still read it."""
@@ -255,12 +264,12 @@ class CheckpointBucket:
                 try:
                     yield self._open(bucket, entry, entries)
                 except DamagedError:
-                    # The storage is asked again before anything is deleted.
+                    # The storage is asked again before anything is set aside.
                     yield self._open(bucket, entry, bucket.list_objects(f"{folder}/"))
             except DamagedError as error:
                 if own:
                     say(f"checkpoint s3://{bucket.name}/{folder} is damaged and passed over: {error}")
-                    self.discard(int(match["step"]))
+                    self.set_aside(int(match["step"]))
 
     def _open(self, bucket: Bucket, entry: Entry, entries: list[Entry]) -> _StoredCheckpoint:
         """Return the checkpoint of a manifest, if all objects that it names are among those of a listing."""
@@ -268,8 +277,8 @@ class CheckpointBucket:
         part, sizes = manifest.get("part", ""), {each.key: each.size for each in entries}
         if not (_PART_NAME.fullmatch(part) and all(map(_is_safe, manifest["files"]))):
             raise DamagedError(f"{MANIFEST} names files outside the checkpoint")
-        for name, (size, _) in manifest["files"].items():
-            if sizes.get(f"{folder}/{part}/{name}") != size:
+        for name, each in parse_tree(manifest["files"]).items():
+            if each.is_file and sizes.get(f"{folder}/{part}/{name}") != each.size:
                 raise DamagedError(f"{name} has changed")
         return self._build(bucket, folder, manifest)
 
@@ -307,23 +316,25 @@ class CheckpointBucket:
 
     def _download(self, found: _StoredCheckpoint, target: Path) -> str | None:
         """Download a checkpoint into a folder, unless the content of a file differs; return its name."""
-        prefix, sums = f"{found.key}/{found.manifest['part']}", found.manifest["files"]
+        prefix, tree = f"{found.key}/{found.manifest['part']}", parse_tree(found.manifest["files"])
         unfinished = self._scratch / f"{PART}fetched-rank-{self._rank}"
-        shutil.rmtree(unfinished, ignore_errors=True)
+        checkpoint_tree.remove(unfinished)
         unfinished.mkdir(mode=0o700)
-        actual = found.bucket.download({f"{prefix}/{n}": (unfinished / n, size) for n, (size, _) in sums.items()})
-        wrong = next((each for each in sums if actual[f"{prefix}/{each}"] != sums[each][1]), None)
+        files = {f"{prefix}/{name}": (unfinished / name, each.size) for name, each in tree.items() if each.is_file}
+        actual = found.bucket.download(files)
+        wrong = next((name for name, each in tree.items() if actual.get(f"{prefix}/{name}", 0) != each.crc), None)
         if wrong is None:
+            _restore(unfinished, tree)
             unfinished.rename(target)
         else:
-            shutil.rmtree(unfinished)
+            checkpoint_tree.remove(unfinished)
         return wrong
 
     def _give_up(self, found: _StoredCheckpoint) -> None:
-        """Delete a damaged checkpoint of this training, so that the next attempt resumes from the one before."""
+        """Set a damaged checkpoint of this training aside: the next attempt resumes from the one before."""
         if found.bucket is self._bucket and found.key == self._get_step_key(found.step):
             with contextlib.suppress(S3Error):
-                self.discard(found.step)
+                self.set_aside(found.step)
 
 
 def remove_expired(uri: str, now: float | None = None) -> list[str]:
@@ -344,6 +355,20 @@ def remove_expired(uri: str, now: float | None = None) -> list[str]:
             place.delete()
             removed.append(place.root)
     return removed
+
+
+def _restore(folder: Path, tree: Tree) -> None:
+    """Add the folders, links and modes of a tree to its files in a folder."""
+    # What is in a folder comes before the folder, whose mode may forbid to write.
+    for name, each in sorted(tree.items(), reverse=True):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if each.target:
+            path.symlink_to(each.target)
+        elif each.mode:
+            if not each.is_file:
+                path.mkdir(exist_ok=True)
+            path.chmod(stat.S_IMODE(each.mode))
 
 
 def _split(uri: str) -> tuple[str, str]:

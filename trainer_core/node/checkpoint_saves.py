@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import beats, env, progress, termination
-from .checkpoint_folder import PART, Checkpoint, CheckpointError, Checksums, build_error, merge, say
+from .checkpoint_folder import DONE, PART, Checkpoint, CheckpointError, build_error, say
 from .checkpoint_ranks import Ranks, Stopped
+from .checkpoint_tree import Tree, check_closed, merge, parse_tree
 from .jsonable import to_text
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Saves:
         with self._discard_after_error(part._replace(name=name)):
             self._folder = self._place.create_part(name)
             yield self._folder
+            check_closed(self._folder)
         if part.is_complete:
             self._place.discard_part(name)
 
@@ -115,8 +117,8 @@ class Saves:
             if self._ranks.rank == 0:
                 saved = self._write_manifest(part, metrics)
             else:
-                files = self._place.store_part(part.name)
-                self._place.write(f"{part.name}/.done-{self._ranks.rank}", {"files": files})
+                tree = self._place.store_part(part.name)
+                self._place.write(f"{DONE}{part.name}-{self._ranks.rank}", {"files": tree})
                 is_complete = partial(self._place.is_complete, part.step)
                 self._ranks.wait(is_complete, f"rank 0 to complete step {part.step}", part.task)
                 saved = self._place.get(part.step)
@@ -186,9 +188,9 @@ class Saves:
     def _write_manifest(self, part: Part, metrics: Mapping[str, Any] | None) -> Checkpoint:
         """Collect the files of all ranks, and write the manifest."""
         step = part.step
-        sums = self._place.collect(part.name, partial(self._wait_for_others, part))
-        if len(sums) > _MAX_FILES:
-            raise CheckpointError(f"checkpoint of step {step} has {len(sums)} files; write at most {_MAX_FILES}")
+        tree = self._place.collect(part.name, partial(self._wait_for_others, part))
+        if len(tree) > _MAX_FILES:
+            raise CheckpointError(f"checkpoint of step {step} has {len(tree)} files; write at most {_MAX_FILES}")
         if not self._ranks.is_current():
             raise CheckpointError(f"checkpoint of step {step} was not saved: a newer attempt of this job has started")
         numbers = {to_text(str(k)): n for k, v in (metrics or {}).items() if (n := progress.to_number(v)) is not None}
@@ -198,19 +200,20 @@ class Saves:
             "job": env.setting(env.NAME),
             "time": time.time(),
             "metrics": numbers,
-            "files": sums,
+            "files": tree,
         }
         if objective := progress.get_objective():
             manifest["objective"] = objective.copy_values()
         return self._place.complete(part.name, step, manifest)
 
-    def _wait_for_others(self, part: Part) -> Checksums:
-        """Wait until all other ranks have written; return the checksums that they know."""
-        sums: Checksums = {}
+    def _wait_for_others(self, part: Part) -> Tree:
+        """Wait until all other ranks have written; return what they have stored."""
+        tree: Tree = {}
         for rank in range(1, self._ranks.size):
-            read = partial(self._place.read, f"{part.name}/.done-{rank}")
-            sums = merge(sums, self._ranks.wait(read, f"rank {rank} to save", part.task)["files"])
-        return sums
+            read = partial(self._place.read, f"{DONE}{part.name}-{rank}")
+            done = self._ranks.wait(read, f"rank {rank} to save", part.task)
+            tree = merge(tree, parse_tree(done["files"]))
+        return tree
 
 
 class _BackgroundSave:
