@@ -244,13 +244,14 @@ def test_an_invalid_value_is_refused(fields, message):
         render(build_request(**fields))
 
 
-def test_a_request_is_merged_over_a_runtime_of_the_folder(tmp_path):
+@pytest.mark.parametrize("file", ["team.yaml", "team.yml"])
+def test_a_request_is_merged_over_a_runtime_of_the_folder(tmp_path, file):
     raw = runtime_templates.get_raw_runtime(None, "python")
     raw["metadata"]["name"] = "team"
     pod = raw["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     pod["metadata"] = {"labels": {"team": "vision"}}
     pod["spec"]["containers"][0].update(env=[{"name": "A", "value": "1"}], command=["train"])
-    (tmp_path / "team.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
+    (tmp_path / file).write_text(yaml.safe_dump(raw), encoding="utf-8")
     (tmp_path / "notes.yaml").write_text("{kind: Pod}", encoding="utf-8")
 
     request = TrainJobRequest.parse({"name": "job", "runtime": {"name": "team"}})

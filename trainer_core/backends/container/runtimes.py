@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from trainer_core.backends.container import paths
 from trainer_core.backends.container.engine_discovery import check_library
-from trainer_core.backends.runtime_files import list_runtime_files, parse_runtimes, read_runtime_file, warn_skipped
+from trainer_core.backends.runtime_files import list_runtime_files, parse_runtimes, read_runtimes
 from trainer_core.base.errors import RuntimeNotFoundError
 from trainer_core.k8s.runtimes import get_name, parse_runtime
 from trainer_core.model.runtimes import Runtime
@@ -60,16 +60,16 @@ class RuntimeCatalog:
     def _load(self) -> dict[str, dict[str, Any]]:
         if self._loaded is None or time.monotonic() - self._loaded[0] > _RETRY_SECONDS:
             known: dict[str, dict[str, Any]] = {}
-            for source, text in self._read_sources():
-                for raw in parse_runtimes(source, text, _validate_runtime):
-                    known.setdefault(get_name(raw), raw)
+            for raw in self._read_sources():
+                known.setdefault(get_name(raw), raw)
             self._loaded = time.monotonic(), known
         return self._loaded[1]
 
-    def _read_sources(self) -> Iterator[tuple[str, str]]:
+    def _read_sources(self) -> Iterator[dict[str, Any]]:
         for source in self._sources:
             if source.startswith(("github://", "http://", "https://")):
-                yield from _CachedSource(source).read_texts()
+                for name, text in _CachedSource(source).read_texts():
+                    yield from parse_runtimes(name, text, _validate_runtime)
             else:
                 yield from _read_files(_parse_path(source))
         yield from _read_files(_PACKAGED)
@@ -163,12 +163,9 @@ def _parse_path(source: str) -> Path:
     return Path(unquote(urlsplit(source).path)) if source.startswith("file://") else Path(source)
 
 
-def _read_files(path: Path) -> Iterator[tuple[str, str]]:
+def _read_files(path: Path) -> Iterator[dict[str, Any]]:
     for file in list_runtime_files(path):
-        try:
-            yield str(file), read_runtime_file(file)
-        except (OSError, ValueError) as error:
-            warn_skipped(str(file), error)
+        yield from read_runtimes(file, _validate_runtime)
 
 
 def _validate_runtime(raw: Mapping[str, Any]) -> dict[str, Any]:

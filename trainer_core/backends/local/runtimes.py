@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trainer_core.backends.runtime_files import list_runtime_files, parse_runtimes, read_runtime_file, warn_skipped
+from trainer_core.backends.runtime_files import list_runtime_files, read_runtimes
 from trainer_core.base import validation
 from trainer_core.base.errors import BackendUnavailableError, RuntimeNotFoundError
 from trainer_core.k8s.runtimes import FRAMEWORK_LABEL, NODE
@@ -80,12 +80,7 @@ def _read_file(path: Path) -> tuple[LocalRuntime, ...]:
 @lru_cache(maxsize=256)
 def _read_file_version(path: Path, *version: int) -> tuple[LocalRuntime, ...]:
     """Read a file once for each version of it: listing a thousand jobs asks for a thousand runtimes."""
-    try:
-        text = read_runtime_file(path)
-    except (OSError, ValueError) as error:
-        warn_skipped(str(path), error)
-        return ()
-    return tuple(parse_runtimes(str(path), text, _parse_runtime))
+    return tuple(read_runtimes(path, _parse_runtime))
 
 
 def _parse_runtime(raw: Mapping[str, Any]) -> LocalRuntime:
