@@ -148,8 +148,8 @@ class ChecksMapping(BaseOperator):
     def partial(cls, **arguments: Any) -> OperatorPartial:
         """Return the operator without the arguments over which it is mapped."""
         made = super().partial(**arguments)
-        made.__class__ = _CheckedPartial
-        return made
+        made._expand_called = True  # The checked one is expanded in its place.
+        return _CheckedPartial(operator_class=made.operator_class, kwargs=made.kwargs, params=made.params)
 
 
 def _check_jobs(task_id: str, mapped: Any) -> None:

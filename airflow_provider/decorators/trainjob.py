@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar
 
-from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, _TaskDecorator, task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, _TaskDecorator
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
 from airflow_provider import assets
@@ -114,18 +114,14 @@ def trainjob_task(
         ValueError: The function cannot be packaged, or a parameter has the name of a context variable of Airflow;
             raised when the DAG is parsed.
     """
-    decorate = task_decorator_factory(
-        multiple_outputs=multiple_outputs, decorated_operator_class=TrainJobDecoratedOperator, **kwargs
-    )
+    outputs: dict[str, Any] = {} if multiple_outputs is None else {"multiple_outputs": multiple_outputs}
 
-    def decorate_after_check(function: Callable[..., Any]) -> Any:
+    def decorate(function: Callable[..., Any]) -> Any:
         # Checked here because Airflow creates the operator of a mapped task only at run time.
         _validate_function(function, kwargs)
-        decorated: Any = decorate(function)
-        decorated.__class__ = _CheckedDecorator
-        return decorated
+        return _CheckedDecorator(function, TrainJobDecoratedOperator, kwargs=kwargs, **outputs)
 
-    return decorate_after_check if python_callable is None else decorate_after_check(python_callable)  # type: ignore[return-value]
+    return decorate if python_callable is None else decorate(python_callable)  # type: ignore[return-value]
 
 
 def _validate_function(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
