@@ -13,6 +13,7 @@ from airflow_provider import assets, deferral, job_location, spec, xcom
 from airflow_provider.exceptions import TrainJobSearchFailedError
 from airflow_provider.operators.trainjob import TrainJobOperator, build_unreachable
 from airflow_provider.trigger_event import JobEvent
+from trainer_core.base import validation
 from trainer_core.base.errors import JobNotFoundError, TrainerError
 from trainer_core.definition.trainers import CustomTrainer
 from trainer_core.model.jobs import RUNNING, TrainJobRef
@@ -126,7 +127,7 @@ class SearchOperator(TrainJobOperator):
 
         assert request.context.owner is not None  # noqa: S101 -- the request of a task has one
         client, definition = self.hook.client, SearchDefinition.from_dict(self.search)
-        self._driver = SearchDriver(client, request.context.owner, definition, request)
+        self._driver = SearchDriver.open(client, request.context.owner, definition, request)
         if not self._driver.exists:
             self._saved_place.announce(job_location.describe_place(client))
         self._state = self._driver.try_step()
@@ -200,11 +201,8 @@ class SearchOperator(TrainJobOperator):
 
 
 def _has_template(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_has_template, value.values()))
-    if isinstance(value, (list, tuple)):
-        return any(map(_has_template, value))
-    return "{{" in value if isinstance(value, str) else spec.is_upstream_result(value)
+    leaves = validation.iterate_leaves(value)
+    return any("{{" in leaf if isinstance(leaf, str) else spec.is_upstream_result(leaf) for leaf in leaves)
 
 
 def _build_examples(space: Any, trainer: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class SearchTrigger(TrainJobTrigger):
 
     async def _follow(self, client: TrainerClient, ref: TrainJobRef, reporter: LogReporter) -> JobEvent:
         owner = Owner(**self.ref["search"])
-        driver = await asyncio.to_thread(SearchDriver, client, owner)
+        driver = await asyncio.to_thread(SearchDriver.open, client, owner)
         lock = threading.Lock()
 
         def step() -> SearchState:

@@ -54,12 +54,12 @@ def search(task: Task) -> None:
     owner = request.context.owner or Owner(key=f"search/{request.context.name}", slug=str(request.context.name))
 
     def cancel() -> None:
-        with SearchDriver(client, owner) as successor:
+        with SearchDriver.open(client, owner) as successor:
             successor.cancel()
 
     with ExitStack() as bound, cancel_on_sigterm(client, f"search {owner.slug}", cancel, inputs.on_kill, run):
         run.print_problem()
-        driver = bound.enter_context(SearchDriver(client, owner, definition, request))
+        driver = bound.enter_context(SearchDriver.open(client, owner, definition, request))
         outcome = _drive(driver, inputs.timeout, lambda ref: bind_to_run(client, ref, run, inputs.on_kill), bound)
     print(outcome.message)
     _write_trials(task, outcome, definition)

@@ -75,7 +75,7 @@ def cancel(client: TrainerClient, ref_data: Mapping[str, Any]) -> None:
         return
     from trainer_core.search.driver import SearchDriver  # Only for searches.
 
-    with suppress(JobNotFoundError), SearchDriver(client, Owner(**ref_data["search"])) as driver:
+    with suppress(JobNotFoundError), SearchDriver.open(client, Owner(**ref_data["search"])) as driver:
         driver.cancel()
 
 

@@ -74,6 +74,7 @@ _PROCESS_SECONDS = 0.2
 _RETRY_SECONDS = 2.0
 #: Number of times that an entry of another driver is found in a row before this is an error.
 _MAX_ROUNDS = 1000
+_LISTING = "The list of a search's TrainJobs"
 
 
 @dataclass(frozen=True)
@@ -121,21 +122,16 @@ class _Entry:
 
 
 class SearchDriver:
-    """Drives one search. Use it as a context manager.
-
-    Without `definition` and `template`, the search is what its newest TrainJob has; `jobs` are those just listed.
-    """
+    """Drives one search. `open` or `find` it, and use it as a context manager."""
 
     def __init__(
-        self,
-        client: TrialClient,
-        owner: Owner,
-        definition: SearchDefinition | None = None,
-        template: TrainJobRequest | None = None,
-        jobs: Sequence[snapshot.SearchJob] | None = None,
+        self, client: TrialClient, owner: Owner, definition: SearchDefinition, template: TrainJobRequest
     ) -> None:
         self.client = client
         self.owner = owner
+        self.definition = definition
+        self.template = template
+        self.digest = templates.compute_digest(template, definition)
         self._entries: dict[int, _Entry] = {}
         #: Those that a decision needs: of trials that have not settled, the records, and the newest one.
         self._open: dict[int, _Entry] = {}
@@ -150,28 +146,58 @@ class SearchDriver:
         self._stops: list[threading.Thread] = []
         self._unavailable_since: float | None = None
         self._outcome: SearchOutcome | None = None
+        self._run: SearchRun | None = None
+        #: Number of the best trial that the log has.
+        self._best: int | None = None
+
+    @classmethod
+    def open(
+        cls,
+        client: TrialClient,
+        owner: Owner,
+        definition: SearchDefinition | None = None,
+        template: TrainJobRequest | None = None,
+    ) -> SearchDriver:
+        """List the TrainJobs of a search and open its run in MLflow; return its driver.
+
+        Without `definition` and `template`, the search is what its newest TrainJob has.
+        """
         if definition is not None and template is not None:
             check_trial(template, definition)
             if client.backend.name == "debug" and definition.stop is not None:
                 _log.warning("The debug backend runs each trial to its end: the stop policy is skipped")
                 definition = replace(definition, stop=None)
-        if jobs is None:
-            jobs = client.repeat_while_unavailable("The list of a search's TrainJobs", self._list_jobs)
+        listed = time.monotonic()
+        jobs = client.repeat_while_unavailable(_LISTING, lambda: snapshot.list_jobs(client, owner.key))
+        driver = cls._restore(client, owner, jobs, definition, template)
+        driver._listed = listed
+        return driver
+
+    @classmethod
+    def _restore(
+        cls,
+        client: TrialClient,
+        owner: Owner,
+        jobs: Sequence[snapshot.SearchJob],
+        definition: SearchDefinition | None = None,
+        template: TrainJobRequest | None = None,
+    ) -> SearchDriver:
         own = [job for job in jobs if job[1].context.owner and job[1].context.owner.generation == owner.generation]
         if definition is None or template is None:
-            definition, template = self._read_definition(own)
-        self.definition = definition
-        self.template = client.backend.resolve_request(templates.strip_template(template))
+            definition, template = _read_definition(owner, own)
+        template = client.backend.resolve_request(templates.strip_template(template))
         if isinstance(client.config, ClusterConfig):
-            templates.check_project_size(self.template, self.definition.trial_config.num_trials)
-        self._check_same_search(own)
-        self._read_settings([request.context.search for _, request, _ in own if request.context.search])
-        self._run = self._open_run()
+            templates.check_project_size(template, definition.trial_config.num_trials)
+        driver = cls(client, owner, definition, template)
+        driver._check_same_search(own)
+        driver._read_settings([request.context.search for _, request, _ in own if request.context.search])
+        driver._run = driver._open_run()
         for job in jobs:
-            self._add(*job)
-        client.repeat_while_unavailable("The list of a search's TrainJobs", self._verify_gaps)
-        best = self._decide().table.best
-        self._best = best.number if best else None
+            driver._add(*job)
+        client.repeat_while_unavailable(_LISTING, driver._verify_gaps)
+        best = driver._decide().table.best
+        driver._best = best.number if best else None
+        return driver
 
     def _open_run(self) -> SearchRun | None:
         runs, tracking = self.client.runs, self.template.policy.tracking
@@ -189,7 +215,7 @@ class SearchDriver:
         if generation is None:
             generation = snapshot.find_newest_generation(jobs)
         slug = key.removeprefix("search/") if key.startswith("search/") else "search"
-        return cls(client, Owner(key=key, slug=slug, generation=generation), jobs=jobs)
+        return cls._restore(client, Owner(key=key, slug=slug, generation=generation), jobs)
 
     def __enter__(self) -> SearchDriver:
         return self
@@ -200,7 +226,7 @@ class SearchDriver:
     @property
     def name(self) -> str:
         """Name of the search."""
-        return self.owner.key.removeprefix("search/")
+        return _get_name(self.owner)
 
     @property
     def exists(self) -> bool:
@@ -412,17 +438,7 @@ class SearchDriver:
         if section.kind == "run":
             self._apply(entry, observation)
 
-    def _read_definition(self, jobs: Sequence[snapshot.SearchJob]) -> tuple[SearchDefinition, TrainJobRequest]:
-        sections = [request.context.search for _, request, _ in jobs if request.context.search]
-        runs = [request for _, request, _ in jobs if request.context.search and request.context.search.kind == "run"]
-        limits = snapshot.find_limits(sections)
-        if not runs or limits is None:
-            raise JobNotFoundError(f"search {self.name!r} does not exist; `trainjob searches` lists the existing ones")
-        newest = max(runs, key=lambda request: request.context.search.entry if request.context.search else 0)
-        return SearchDefinition.from_dict(limits.definition), templates.restore_template(newest)
-
     def _check_same_search(self, jobs: Sequence[snapshot.SearchJob]) -> None:
-        self.digest = templates.compute_digest(self.template, self.definition)
         for _, request, _ in jobs:
             if (
                 request.context.search
@@ -674,7 +690,7 @@ class SearchDriver:
         others, self._others = self._others, []
         for generation in {request.context.owner.generation for _, request in others if request.context.owner}:
             older = Owner(key=self.owner.key, slug=self.owner.slug, generation=generation)
-            with SearchDriver(self.client, older) as driver:
+            with SearchDriver.open(self.client, older) as driver:
                 driver.supersede(self.owner.generation)
 
     def supersede(self, generation: str | None) -> None:
@@ -696,3 +712,18 @@ class SearchDriver:
         while any(entry.view.is_live for entry in self._open.values()) and time.monotonic() < end:
             self._observe()
             time.sleep(_PROCESS_SECONDS)
+
+
+def _get_name(owner: Owner) -> str:
+    return owner.key.removeprefix("search/")
+
+
+def _read_definition(owner: Owner, jobs: Sequence[snapshot.SearchJob]) -> tuple[SearchDefinition, TrainJobRequest]:
+    sections = [request.context.search for _, request, _ in jobs if request.context.search]
+    runs = [request for _, request, _ in jobs if request.context.search and request.context.search.kind == "run"]
+    limits = snapshot.find_limits(sections)
+    if not runs or limits is None:
+        name = _get_name(owner)
+        raise JobNotFoundError(f"search {name!r} does not exist; `trainjob searches` lists the existing ones")
+    newest = max(runs, key=lambda request: request.context.search.entry if request.context.search else 0)
+    return SearchDefinition.from_dict(limits.definition), templates.restore_template(newest)

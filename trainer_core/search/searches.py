@@ -68,7 +68,7 @@ class Searches:
         if owner is None:
             name = request.require_name()
             owner = Owner(key=f"search/{name}", slug=name)
-        return SearchDriver(self.client, owner, definition, request)
+        return SearchDriver.open(self.client, owner, definition, request)
 
     def find(self, name: str) -> SearchDriver:
         """Return the driver of an existing search by its name or key."""
