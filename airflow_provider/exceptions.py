@@ -208,7 +208,7 @@ def build_failure(outcome: Outcome, *, retry_can_help: bool = True) -> TrainJobF
     from trainer_core.lifecycle.wait_state import failure_message  # Parsing a DAG file does not need it.
 
     diagnosis = outcome.diagnosis
-    cls = _CLASSES_BY_CATEGORY.get(diagnosis.category.value, TrainJobFailedError) if diagnosis else TrainJobFailedError
+    cls = _CLASSES_BY_CATEGORY.get(diagnosis.category, TrainJobFailedError) if diagnosis else TrainJobFailedError
     if not (retry_can_help and diagnosis is not None and diagnosis.retryable):
         cls = _without_retries(cls)
     return cls(failure_message(outcome), outcome)

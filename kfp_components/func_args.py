@@ -15,6 +15,7 @@ from typing import Any
 from kfp.dsl.pipeline_channel import PipelineChannel
 
 from kfp_components.step.executor_input import INPUT_REFERENCE
+from trainer_core.base import validation
 
 #: Types of inputs, by the first words of what KFP calls the type of a parameter, an output or a loop's item.
 _TYPES = {
@@ -75,11 +76,7 @@ def get_input_type(value: Any) -> str:
 
 
 def _has_pasted_parameter(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(_has_pasted_parameter(item) for item in value.values())
-    if isinstance(value, (list, tuple)):
-        return any(_has_pasted_parameter(item) for item in value)
-    return isinstance(value, str) and _PASTED.search(value) is not None
+    return any(isinstance(leaf, str) and _PASTED.search(leaf) for leaf in validation.iterate_leaves(value))
 
 
 def _replace_channels(value: Any, path: list[str], inputs: dict[str, Any]) -> Any:

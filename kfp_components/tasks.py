@@ -157,11 +157,8 @@ def search_task(
 
 def _holds_parameter(value: Any) -> bool:
     """Return whether a value is, or holds, a pipeline parameter."""
-    if isinstance(value, Mapping):
-        return any(map(_holds_parameter, value.values()))
-    if isinstance(value, (list, tuple)):
-        return any(map(_holds_parameter, value))
-    return isinstance(value, PipelineChannel) or (isinstance(value, str) and _PASTED in value)
+    leaves = validation.iterate_leaves(value)
+    return any(isinstance(leaf, PipelineChannel) or (isinstance(leaf, str) and _PASTED in leaf) for leaf in leaves)
 
 
 def _add_task(

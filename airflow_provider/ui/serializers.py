@@ -288,7 +288,7 @@ def _serialize_value(value: Any) -> Any:
 def _get_status(job: TrainJob, outcome: Outcome | None = None) -> str:
     """Return the status that the page shows; without an outcome, the reason of the job begins with its category."""
     diagnosis = outcome.diagnosis if outcome else None
-    category = diagnosis.category.value if diagnosis else (job.reason or "").partition(":")[0]
+    category = diagnosis.category if diagnosis else (job.reason or "").partition(":")[0]
     return _rename_cancelled(outcome.status if outcome else job.status, category) or job.status
 
 

@@ -61,8 +61,4 @@ def can_store(text: str) -> bool:
 
 
 def _has_large_number(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(_has_large_number(item) for item in value.values())
-    if isinstance(value, (list, tuple)):
-        return any(_has_large_number(item) for item in value)
-    return isinstance(value, int) and abs(value) > _MAX_INTEGER
+    return any(isinstance(leaf, int) and abs(leaf) > _MAX_INTEGER for leaf in validation.iterate_leaves(value))

@@ -230,3 +230,8 @@ def test_the_values_of_a_trial_are_read_back():
     diagnosis = Diagnosis(category=Category.STOPPED_EARLY, reason="x", objective=report)
     outcome = Outcome(ref={}, status="Failed", diagnosis=diagnosis, objective=report, paused_at=3)
     assert Outcome.from_json(outcome.to_json()) == outcome
+
+
+@pytest.mark.parametrize("category", Category)
+def test_a_category_prints_as_its_value(category):
+    assert (f"{category}", str(category)) == (category.value, category.value)

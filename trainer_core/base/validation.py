@@ -13,7 +13,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -92,6 +92,15 @@ def check_tracking_uri(field: str, value: object) -> None:
             f"{field} contains a user or password, which would be readable; use an Airflow connection, or "
             "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
         )
+
+
+def iterate_leaves(value: Any) -> Iterator[Any]:
+    """Yield the values of plain data that are neither mappings nor lists."""
+    if not isinstance(value, (Mapping, list, tuple)):
+        yield value
+        return
+    for item in value.values() if isinstance(value, Mapping) else value:
+        yield from iterate_leaves(item)
 
 
 def check_size(what: str, value: object) -> None:

@@ -475,6 +475,9 @@ class Category(str, Enum):
     INFRASTRUCTURE = "Infrastructure"
     STOPPED_EARLY = "StoppedEarly"
 
+    def __str__(self) -> str:
+        return self.value
+
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
@@ -523,7 +526,7 @@ class Diagnosis:
 
     def __str__(self) -> str:
         where = f" in {self.step}" if self.step else ""
-        return f"{self.category.value}{where}: {self.reason}"
+        return f"{self.category}{where}: {self.reason}"
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def build_outcome_tags(outcome: Outcome) -> dict[str, str]:
     """Return the tags of an ended job: its status, its diagnosis in one line, and where its artifacts are."""
     tags: dict[str, str] = {"trainjob.status": outcome.status}
     if outcome.diagnosis is not None:
-        tags["trainjob.diagnosis"] = f"{outcome.diagnosis.category.value}: {outcome.diagnosis.reason}"
+        tags["trainjob.diagnosis"] = f"{outcome.diagnosis.category}: {outcome.diagnosis.reason}"
     return {**tags, **{f"trainjob.artifact.{name}": uri for name, uri in outcome.artifacts.items()}}
 
 

@@ -444,11 +444,7 @@ def normalize_fields(fields: TrainingWorkloadSpec | Mapping[str, Any]) -> dict[s
 
 
 def _contains_placeholder(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_contains_placeholder, value.values()))
-    if isinstance(value, (list, tuple)):
-        return any(map(_contains_placeholder, value))
-    return validation.is_placeholder(value)
+    return any(validation.is_placeholder(leaf) for leaf in validation.iterate_leaves(value))
 
 
 def _drop_empty_extra(value: Any) -> Any:
