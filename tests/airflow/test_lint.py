@@ -135,6 +135,12 @@ def test_each_entry_of_a_mapped_task_is_checked(lint, tasks, entry, problem):
     assert problem in found["problem"]
 
 
+def test_a_source_that_the_named_backend_cannot_read_is_a_problem(lint):
+    code, (found,) = lint(operator("backend='local', initializer={'dataset': 'pvc://claim/data'}"))
+    assert code == 2
+    assert "initializer.dataset: pvc:// is not supported by LocalProcessBackend" in found["problem"]
+
+
 def test_an_import_error_is_a_problem_with_its_line(lint):
     code, (found,) = lint(operator("trainer={'image': 'a', 'num_nodes': -1}"))
     assert code == 2

@@ -143,8 +143,8 @@ def test_managed_by_is_rendered_only_for_kueue(controller, managed_by):
     [
         ("cache://schema/table", "a cache exists only as long as the TrainJob that reads it"),
         ("pvc://claim/dataset", "is in a volume already"),
-        ("file:///data", "use s3://"),
-        ("gs://bucket/key", "supports hf:// and s3://"),
+        ("file:///data", "a cluster cannot read files of this machine; use one of hf://, s3://"),
+        ("gs://bucket/key", "in an initialize-only request; use one of hf://, s3://"),
     ],
 )
 def test_an_unsupported_scheme_is_refused_with_the_reason(uri, reason):

@@ -165,11 +165,11 @@ def test_the_progress_of_a_fetch_is_logged_while_it_runs(client, ask, initialize
     [
         (
             {"dataset": DataCacheInitializer("cache://a/b", metadata_loc="s3://m/x", num_data_nodes=2)},
-            "initializer.dataset: cache:// serves a table from nodes of a Kubernetes cluster",
+            "initializer.dataset: cache:// is not supported .*: the data cache is a feature of Kubeflow Trainer",
         ),
         (
             {"model": VolumeModelInitializer("pvc://claim/best")},
-            "initializer.model: pvc:// is a PersistentVolumeClaim of a Kubernetes cluster; use the kubernetes backend",
+            "initializer.model: pvc:// is not supported .*: it is a PersistentVolumeClaim",
         ),
         (
             {"dataset": S3DatasetInitializer("s3://a/b", access_key_id=SecretRef("s3", "key"))},

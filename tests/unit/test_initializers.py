@@ -203,6 +203,20 @@ def test_plain_data_selects_the_initializer_by_scheme():
     )
 
 
+@pytest.mark.parametrize(
+    ("role", "uri", "known"),
+    [
+        ("dataset", "ftp://host/x", "file://, hf://, s3://, cache://, pvc://"),
+        ("dataset", "S3://bucket/x", "file://, hf://, s3://, cache://, pvc://"),
+        ("model", "cache://a/b", "file://, hf://, s3://, pvc://"),
+    ],
+)
+def test_plain_data_with_an_unknown_scheme_are_refused_with_the_known_ones(role, uri, known):
+    scheme = uri.partition("://")[0]
+    with pytest.raises(ValueError, match=f"^initializer.{role}: {scheme}:// is not supported .*; use one of {known}$"):
+        initializer_from_dict({role: uri})
+
+
 def test_an_initializer_holds_a_dataset_and_a_model():
     both = Initializer(FileDatasetInitializer("file:///data"), FileModelInitializer("file:///model"))
     assert (both.dataset.storage_uri, both.model.storage_uri) == ("file:///data", "file:///model")

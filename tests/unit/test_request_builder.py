@@ -21,7 +21,7 @@ from trainer_core import (
     Suspend,
     TrainingRuntimeSpecPatch,
 )
-from trainer_core.backends import backend_class
+from trainer_core.backends import BACKENDS, backend_class
 from trainer_core.base.errors import InvalidRequestError, UnsupportedError
 from trainer_core.base.secrets import SecretRef
 from trainer_core.client import backend_for
@@ -29,6 +29,7 @@ from trainer_core.definition import request_builder
 from trainer_core.definition.initializers import (
     DataCacheInitializer,
     FileDatasetInitializer,
+    HuggingFaceDatasetInitializer,
     HuggingFaceModelInitializer,
     Initializer,
     S3DatasetInitializer,
@@ -179,10 +180,34 @@ def test_settings_for_kubernetes_are_refused_by_other_backends(tmp_path, monkeyp
 def test_a_volume_claim_is_refused_by_backends_without_kubernetes(tmp_path, monkeypatch, backend):
     monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path))
     sources = Initializer(dataset=VolumeDatasetInitializer("pvc://claim/dataset"))
-    request = request_builder.build_request(backend=LOCAL, runtime="python", initializer=sources).with_name("job")
+    cluster = backend_class("kubernetes")
+    request = request_builder.build_request(backend=cluster, runtime="python", initializer=sources).with_name("job")
 
     with pytest.raises((UnsupportedError, InvalidRequestError), match=r"initializer.dataset.*pvc://"):
         backend_class(backend)().submit(request)
+
+
+SOURCES = ["hf://a/b", "s3://b", "file:///d", "pvc://c/d", "gs://b/k", "az://b/k", "https://h/x"]
+HAS_SCHEME = {
+    (name, uri): uri.partition("://")[0] in backend_class(name).schemes for name in sorted(BACKENDS) for uri in SOURCES
+}
+
+
+@pytest.mark.parametrize(("backend", "uri"), [pair for pair, known in HAS_SCHEME.items() if not known])
+def test_a_source_is_refused_when_a_request_is_built_for_a_backend_without_its_scheme(backend, uri):
+    sources = Initializer(dataset=HuggingFaceDatasetInitializer(uri))
+    with pytest.raises(
+        UnsupportedError, match=r"^initializer\.dataset: .*:// is not supported by .*Backend.*; use one of"
+    ):
+        request_builder.build_request_data(backend=backend_class(backend), initializer=sources)
+
+
+@pytest.mark.parametrize(("backend", "uri"), [pair for pair, known in HAS_SCHEME.items() if known])
+def test_a_source_and_a_template_of_one_are_accepted_by_a_backend_with_its_scheme(backend, uri):
+    for each in (uri, f"{{{{ '{uri}' }}}}"):
+        sources = Initializer(dataset=HuggingFaceDatasetInitializer(each))
+        data = request_builder.build_request_data(backend=backend_class(backend), initializer=sources)
+        assert data["initializer"]["dataset"]["storage_uri"] == each
 
 
 def test_a_runtime_object_keeps_its_kind():

@@ -38,6 +38,7 @@ from trainer_core.model.jobs import (
 from trainer_core.model.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
 from trainer_core.model.request import TRACKING_SECRETS, Code, TrainJobRequest
 from trainer_core.model.runtimes import Runtime
+from trainer_core.model.storage_schemes import SCHEMES
 from trainer_core.packaging import code_location
 
 __all__ = ["Backend", "NameTakenError"]
@@ -69,6 +70,8 @@ class Backend(ABC):
     name: ClassVar[str]
     #: Class names of the options that it accepts.
     accepts: ClassVar[frozenset[str]]
+    #: Schemes of the URIs of datasets and models that it has.
+    schemes: ClassVar[Collection[str]] = tuple(SCHEMES)
     #: Runtime of a request that names none.
     default_runtime: ClassVar[str] = "torch-distributed"
     #: Seconds that the next attempt waits for the processes of a cancelled one, in addition to the grace of its

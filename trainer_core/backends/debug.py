@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
@@ -100,6 +100,7 @@ class DebugBackend(Backend):
     accepts: ClassVar[frozenset[str]] = frozenset(
         {"Name", "Labels", "Annotations", "Checkpoints", "Partition", "Tracking"}
     )
+    schemes: ClassVar[Collection[str]] = initializer_sources.SCHEMES
 
     def __init__(self, config: DebugBackendConfig | None = None) -> None:
         del config

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from trainer_core.base.errors import BackendUnavailableError, InvalidRequestError, UnsupportedError
+from trainer_core.base.errors import BackendUnavailableError, InvalidRequestError
 from trainer_core.fetch import local_files, schemes
 from trainer_core.model.request import InitializerSource
+from trainer_core.model.storage_schemes import check_scheme
 
-#: For schemes that only Kubernetes supports: the reason, and the alternative.
-_KUBERNETES_ONLY = {
-    "cache": "serves a table from nodes of a Kubernetes cluster; use the kubernetes backend, or the files of the table "
-    "as s3://…",
-    "pvc": "is a PersistentVolumeClaim of a Kubernetes cluster; use the kubernetes backend, or the folder as file:///…",
-}
+SCHEMES = tuple(schemes.SOURCE_MODULES)
 
 
 def check_source_supported(role: str, source: InitializerSource) -> None:
     """Check that a process outside Kubernetes can fetch a source. Pure."""
-    scheme = _get_scheme(source)
-    if scheme not in schemes.SOURCE_MODULES:
-        supported = ", ".join(f"{each}://" for each in schemes.SOURCE_MODULES)
-        reason = _KUBERNETES_ONLY.get(scheme, f"is not supported on this backend; use one of {supported}")
-        raise UnsupportedError(f"initializer.{role}: {scheme}:// {reason}")
+    check_scheme(role, source.storage_uri, SCHEMES, "on this backend")
 
 
 def check_source_available(role: str, source: InitializerSource) -> None:

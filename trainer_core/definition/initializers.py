@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from trainer_core.base import resources, validation
 from trainer_core.base.secrets import SecretRef, parse_secret, redact
+from trainer_core.model.storage_schemes import SCHEMES, check_scheme
 from trainer_core.node import env
 
 __all__ = [
@@ -412,14 +413,19 @@ class Initializer:
 
 _BY_SCHEME: dict[str, dict[str, type[BaseInitializer]]] = {
     "dataset": {
+        "hf": HuggingFaceDatasetInitializer,
         "s3": S3DatasetInitializer,
         "cache": DataCacheInitializer,
         "file": FileDatasetInitializer,
         "pvc": VolumeDatasetInitializer,
     },
-    "model": {"s3": S3ModelInitializer, "file": FileModelInitializer, "pvc": VolumeModelInitializer},
+    "model": {
+        "hf": HuggingFaceModelInitializer,
+        "s3": S3ModelInitializer,
+        "file": FileModelInitializer,
+        "pvc": VolumeModelInitializer,
+    },
 }
-_DEFAULT_BY_ROLE = {"dataset": HuggingFaceDatasetInitializer, "model": HuggingFaceModelInitializer}
 
 
 def initializer_from_dict(data: Mapping[str, Any]) -> Initializer:
@@ -441,8 +447,10 @@ def _parse_source(role: str, source: Any) -> Any:
     settings = {"storage_uri": source} if isinstance(source, str) else source
     if not isinstance(settings, Mapping) or not isinstance(settings.get("storage_uri"), str):
         raise ValueError(f"initializer {role} must be a URI, or a dict with storage_uri; got {type(source).__name__}")
-    scheme = settings["storage_uri"].partition("://")[0]
-    kind = _BY_SCHEME[role].get(scheme, _DEFAULT_BY_ROLE[role])
+    scheme, separator, _ = settings["storage_uri"].partition("://")
+    if separator:
+        check_scheme(role, settings["storage_uri"], SCHEMES, "as a source")
+    kind = _BY_SCHEME[role].get(scheme, _BY_SCHEME[role]["hf"])  # A template may become any URI; others are refused.
     fields = validation.known_fields(kind, settings)
     secret_fields = {name: parse_secret(fields[name]) for name in _SECRET_FIELDS if name in fields}
     return kind(**{**fields, **secret_fields})

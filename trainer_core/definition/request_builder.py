@@ -31,6 +31,7 @@ from trainer_core.definition.options.on_backend import OnBackend, check_backend_
 from trainer_core.definition.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer, trainer_from_dict
 from trainer_core.model.request import Owner, TrainJobRequest
 from trainer_core.model.runtimes import Runtime
+from trainer_core.model.storage_schemes import SCHEMES, check_scheme
 from trainer_core.packaging import requirements_file, serializer
 from trainer_core.packaging.project import read_project
 
@@ -143,6 +144,10 @@ def _flatten(
     options = parse_options(options)
     fields = _read_job_spec(_apply_options(options, trainer, backend))
     initializer_data, literals = _flatten_initializer(initializer)
+    if backend is not None:
+        kind = get_backend_class(backend)
+        for role, source in (initializer_data or {}).items():
+            check_scheme(role, source["storage_uri"], getattr(kind, "schemes", SCHEMES), f"by {kind.__name__}")
     data = {
         "version": 1,
         **fields,

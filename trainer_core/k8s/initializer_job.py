@@ -12,15 +12,15 @@ from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER
 from trainer_core.model.config import FetchingClusterConfig
 from trainer_core.model.request import InitializerSource, TrainJobRequest, Workspace
+from trainer_core.model.storage_schemes import check_scheme
 
 _VOLUME = "workspace"
 _MOUNT_PATH = "/workspace"
 #: Retries of the Job; each runs in a new pod, so that the log of the failed one is kept.
 _BACKOFF_LIMIT = 2
 _SCHEMES = ("hf", "s3")
-#: Why a scheme is not supported, and the alternative.
+#: Why a scheme is not supported here.
 _UNSUPPORTED_SCHEMES = {
-    "file": "a cluster cannot read files of this machine; use s3://…, hf://… or a volume as pvc://…",
     "cache": "a cache exists only as long as the TrainJob that reads it; use it in that TrainJob",
     "pvc": "the data is in a volume already; use it in the TrainJob that reads it",
 }
@@ -52,10 +52,7 @@ def _check_request(request: TrainJobRequest) -> None:
                 f"{option} is not supported in an initialize-only request, which has no runtime and no nodes; remove it"
             )
     for role, source in request.initializer_sources():
-        scheme = source.storage_uri.partition("://")[0]
-        if scheme not in _SCHEMES:
-            reason = _UNSUPPORTED_SCHEMES.get(scheme, "an initialize-only request supports hf:// and s3://")
-            raise UnsupportedError(f"initializer.{role}: {scheme}:// cannot be downloaded into a volume: {reason}")
+        check_scheme(role, source.storage_uri, _SCHEMES, "in an initialize-only request", _UNSUPPORTED_SCHEMES)
 
 
 def _get_claim_name(request: TrainJobRequest, attempt: int) -> str:

@@ -26,7 +26,7 @@ from trainer_core.backends.container import (
 from trainer_core.backends.container.engine import Engine
 from trainer_core.backends.container.job_journal import ContainerJob
 from trainer_core.backends.container.logs import ContainerLogCursor, LogReader, ProgressReader
-from trainer_core.backends.container.plan import render_plan, strip_commands
+from trainer_core.backends.container.plan import SCHEMES, render_plan, strip_commands
 from trainer_core.backends.container.runner import stop_containers
 from trainer_core.backends.container.runtimes import RuntimeCatalog
 from trainer_core.backends.container.store import JobStore
@@ -78,6 +78,7 @@ class ContainerBackend(Backend):
         | {"TrainerCommand", "TrainerArgs", "RuntimePatch"}
         | {"ActiveDeadlineSeconds", "DeleteAfter", "MoreMemory"}
     )
+    schemes: ClassVar[Collection[str]] = SCHEMES
 
     def __init__(self, config: ContainerBackendConfig | None = None) -> None:
         self._config = config or ContainerBackendConfig()

@@ -18,6 +18,7 @@ from trainer_core.lifecycle.restart_policy import get_attempt_restarts
 from trainer_core.model import checkpoint_location
 from trainer_core.model.config import ContainerBackendConfig
 from trainer_core.model.request import TRACKING_SECRETS, InitializerSource, TrainerRequest, TrainJobRequest
+from trainer_core.model.storage_schemes import check_scheme
 from trainer_core.node import env
 from trainer_core.packaging import argv_payload
 
@@ -27,7 +28,7 @@ _WORKSPACE = "/workspace"
 #: Port of the rendezvous. Each job has its own network, so the port is always free.
 _PORT = 29500
 _VOLUME, _FILE = "pvc", "file"
-_FETCHED_SCHEMES = ("hf", "s3")
+SCHEMES = ("file", "hf", "s3", "pvc")
 _UNSUPPORTED_POLICIES = {
     "mpi": "starts its processes with mpirun over ssh between nodes, which the container backend does not support",
     "flux": "needs Flux brokers, which an init container of the cluster installs",
@@ -124,11 +125,7 @@ def _render_initializer(role: str, source: InitializerSource, request: TrainJobR
             )
         ignore = list(source.ignore_patterns or ())
         return {**step, "kind": COPY, "link": source.link, "ignore_patterns": ignore}
-    if scheme not in _FETCHED_SCHEMES:
-        raise UnsupportedError(
-            f"initializer.{role}: {scheme}:// is not supported on this backend; use hf://, s3://, file:// or "
-            f"{_VOLUME}://"
-        )
+    check_scheme(role, source.storage_uri, SCHEMES, "on this backend")
     variables = {**source.env, "STORAGE_URI": source.storage_uri}
     if source.ignore_patterns is not None:
         variables["IGNORE_PATTERNS"] = ",".join(source.ignore_patterns)

@@ -75,6 +75,7 @@ class LocalProcessBackend(Backend):
     name: ClassVar[str] = "local"
     restarts_in_place: ClassVar[bool] = True
     accepts: ClassVar[frozenset[str]] = COMMON_OPTIONS | {"ActiveDeadlineSeconds", "StartWithin"}
+    schemes: ClassVar[Collection[str]] = initializer_sources.SCHEMES
 
     def __init__(self, config: LocalProcessBackendConfig | None = None) -> None:
         self._config = config or LocalProcessBackendConfig()

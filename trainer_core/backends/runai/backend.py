@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any, ClassVar
@@ -44,6 +44,7 @@ class RunaiBackend(BaseKubernetesBackend):
         | {"TrainerCommand", "TrainerArgs", "RunaiSpec", "RunaiMasterSpec"}
         | {"StartWithin", "DeleteAfter", "MoreMemory"}
     )
+    schemes: ClassVar[Collection[str]] = validation.SCHEMES
 
     def __init__(self, config: RunaiBackendConfig) -> None:
         self._config = config

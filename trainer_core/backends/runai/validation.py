@@ -10,6 +10,7 @@ from trainer_core.base.naming import MAX_LABEL_LENGTH
 from trainer_core.base.validation import RESERVED_TORCH_ENV, check_reserved_env
 from trainer_core.k8s import manifest_common
 from trainer_core.model.request import TrainerRequest, TrainJobRequest
+from trainer_core.model.storage_schemes import check_scheme
 
 #: Length that Run:ai adds to the name of a workload for the name of its service: ``tw-<name>-0-clusterip``.
 _SERVICE_AFFIX_LENGTH = len("tw--0-clusterip")
@@ -19,6 +20,10 @@ _TRAINERS = {"custom": "CustomTrainer", "container": "CustomTrainerContainer", "
 #: Fields that the backend sets itself.
 _BACKEND_FIELDS = frozenset({"name", "name_prefix", "usage", "active"})
 _COMMAND_FIELDS = frozenset({"command", "arguments"})
+SCHEMES = ("pvc",)
+_NO_INITIALIZERS = (
+    "by the runai backend, whose workloads have no initializers; RunaiSpec mounts data as s3, git_sync or nfs"
+)
 #: Parts of a request that a workload cannot express, and the alternative.
 _UNSUPPORTED_PARTS = {
     "patches": "RuntimePatch changes a runtime of Kubeflow Trainer; use RunaiSpec",
@@ -60,13 +65,7 @@ def check_request(request: TrainJobRequest, template: RuntimeTemplate) -> None:
 
 def _check_sources(request: TrainJobRequest) -> None:
     for role, source in request.initializer_sources():
-        if not source.storage_uri.startswith(manifest_common.PVC_SCHEME):
-            scheme = source.storage_uri.partition("://")[0]
-            raise UnsupportedError(
-                f"initializer.{role}: {scheme}:// is not supported by the runai backend, whose workloads have no "
-                f"initializers; use {manifest_common.PVC_SCHEME}<claim>/{role}, or mount the data with RunaiSpec (s3, "
-                "git_sync, nfs)"
-            )
+        check_scheme(role, source.storage_uri, SCHEMES, _NO_INITIALIZERS)
         manifest_common.check_pvc_uri(role, source.storage_uri)
 
 

@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
@@ -64,6 +64,7 @@ class KubernetesBackend(BaseKubernetesBackend):
         | {"QueueName", "PriorityClass", "GangScheduling", "ManagedBy"}
         | {"ActiveDeadlineSeconds", "StartWithin", "DeleteAfter", "MoreMemory"}
     )
+    schemes: ClassVar[Collection[str]] = validation.SCHEMES
 
     def __init__(self, config: KubernetesBackendConfig | None = None) -> None:
         self._config = config or KubernetesBackendConfig()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -58,6 +58,7 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
         | {"QueueName", "PriorityClass", "GangScheduling", "ManagedBy"}
         | {"ActiveDeadlineSeconds", "StartWithin", "DeleteAfter", "MoreMemory"}
     )
+    schemes: ClassVar[Collection[str]] = validation.SCHEMES
 
     def __init__(self, config: TrainingOperatorBackendConfig | None = None) -> None:
         self._config = config or TrainingOperatorBackendConfig()

@@ -11,13 +11,9 @@ from trainer_core.base.errors import InvalidRequestError, UnsupportedError
 from trainer_core.base.validation import RESERVED_TORCH_ENV, check_reserved_env
 from trainer_core.k8s import manifest_common, runtimes
 from trainer_core.model.request import TrainerRequest, TrainJobRequest
+from trainer_core.model.storage_schemes import check_scheme
 
-_SCHEMES = ("hf", "s3")
-#: Why a scheme is not supported.
-_UNSUPPORTED_SCHEMES = {
-    "cache": "the data cache is a feature of Kubeflow Trainer",
-    "file": "a cluster cannot read files of this machine",
-}
+SCHEMES = ("hf", "s3", "pvc")
 #: Policies of a runtime that a PyTorchJob can express; None for plain processes.
 _POLICIES = ("torch", None)
 
@@ -73,15 +69,9 @@ def _check_env(request: TrainJobRequest) -> None:
 
 def _check_sources(request: TrainJobRequest) -> None:
     for role, source in request.initializer_sources():
-        scheme = source.storage_uri.partition("://")[0]
+        check_scheme(role, source.storage_uri, SCHEMES, "on a cluster")
         if source.storage_uri.startswith(manifest_common.PVC_SCHEME):
             manifest_common.check_pvc_uri(role, source.storage_uri)
-        elif scheme not in _SCHEMES:
-            supported = ", ".join(f"{name}://" for name in (*_SCHEMES, "pvc"))
-            reason = f": {_UNSUPPORTED_SCHEMES[scheme]}" if scheme in _UNSUPPORTED_SCHEMES else ""
-            raise UnsupportedError(
-                f"initializer.{role}: {scheme}:// is not supported on a cluster{reason}; use one of {supported}"
-            )
 
 
 def _check_elastic_policy(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from trainer_core.base.validation import check_reserved_env
 from trainer_core.k8s import runtimes
 from trainer_core.k8s.manifest_common import PVC_SCHEME, build_trainer_env, check_pvc_uri, check_reserved_metadata
 from trainer_core.model.request import InitializerSource, TrainerRequest, TrainJobRequest
+from trainer_core.model.storage_schemes import check_scheme
 
 #: Length of the suffix ``-xxxxx`` that the Job controller appends to the name of a pod.
 _POD_SUFFIX_LENGTH = 6
@@ -26,7 +27,7 @@ _TRAINERS = {"custom": "CustomTrainer", "container": "CustomTrainerContainer", "
 #: Policies whose rendezvous host is ``<job>-node-0-0.<job>``, whatever the runtime's replicated job is called.
 _RENDEZVOUS_POLICIES = ("torch", "jax", "xgboost", "flux")
 #: URI schemes that Trainer's initializer images support, by role.
-_INITIALIZER_SCHEMES = {"dataset": ("hf", "s3", "cache"), "model": ("hf", "s3")}
+SCHEMES = ("hf", "s3", "cache", "pvc")
 
 
 def check_request(request: TrainJobRequest, runtime: Mapping[str, Any], schema: TrainJobSchema, namespace: str) -> None:
@@ -201,7 +202,7 @@ def _count_pods(job: Mapping[str, Any], trainer: TrainerRequest | None, runtime:
 
 
 def _check_source(role: str, source: InitializerSource, runtime: Mapping[str, Any]) -> None:
-    scheme = source.storage_uri.partition("://")[0]
+    check_scheme(role, source.storage_uri, SCHEMES, "on a cluster")
     if source.storage_uri.startswith(PVC_SCHEME):
         check_pvc_uri(role, source.storage_uri)
         if runtimes.find_trainer_container(runtime) is None:
@@ -209,9 +210,6 @@ def _check_source(role: str, source: InitializerSource, runtime: Mapping[str, An
                 f"initializer.{role}: runtime {runtimes.get_name(runtime)!r} has no trainer job with a container "
                 f"{runtimes.NODE!r} to mount the volume in; use another runtime"
             )
-    elif scheme not in _INITIALIZER_SCHEMES[role]:
-        supported = ", ".join(f"{each}://" for each in (*_INITIALIZER_SCHEMES[role], "pvc"))
-        raise UnsupportedError(f"initializer.{role}: {scheme}:// is not supported on a cluster; use one of {supported}")
 
 
 def _check_initializer_step(
