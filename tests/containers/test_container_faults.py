@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -10,9 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-import tarfile
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,21 +18,19 @@ import container_engine
 import psutil
 import pytest
 from container_submitter import EXPECTED_LOG, build_request
+from own_engine import PATIENCE, OwnEngine, wait_until
 
-from trainer_core import Checkpoints, ContainerBackendConfig, CustomTrainer, Name, RestartPolicy, TrainerClient
+from trainer_core import Checkpoints, CustomTrainer, Name, Owner, RestartPolicy, TrainerClient
 from trainer_core.backends.container import job_journal, names, paths, supervisor
 from trainer_core.backends.local.processes import kill_job_processes
 from trainer_core.base.errors import BackendUnavailableError, JobElsewhereError, JobNotFoundError
-from trainer_core.model.config import TrainingRuntimeSource
 from trainer_core.model.jobs import Category, TrainJobRef
-from trainer_core.testing.training_functions import exit_in_turn, run_forever
+from trainer_core.testing.training_functions import exit_in_turn, return_value, run_forever
 
-PATIENCE = 300.0
 HERE = Path(__file__).parent
-TOOL = HERE.parents[1] / "tools" / "container-engine"
-#: Requests and process starts of a submission: three reads, the identity of the engine and the claim (each sent in two
+#: Requests and process starts of a submission: four reads, the identity of the engine and the claim (each sent in two
 #: pieces), and the supervisor.
-SUBMIT_KILL_POINTS = (1, 5, 7, 8, 9)
+SUBMIT_KILL_POINTS = (1, 6, 8, 9, 10)
 #: Requests while a job with two nodes runs: it creates containers from the 9th on, records their launch with the 18th,
 #: starts them with the 20th and 21st, and then waits for their end.
 RUN_KILL_POINTS = (2, 7, 11, 17, 20, 21, 27)
@@ -59,14 +54,6 @@ def run_programs(sandbox, what, numbers):
 def wait_for_all(client, refs):
     with ThreadPoolExecutor(9) as threads:
         return list(threads.map(lambda ref: client.wait(ref, timeout=PATIENCE), refs))
-
-
-def wait_until(condition, what):
-    end = time.monotonic() + PATIENCE
-    while not (result := condition()) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert result, f"timeout: {what}"
-    return result
 
 
 @pytest.mark.slow
@@ -225,85 +212,45 @@ def test_a_supervisor_exits_when_the_engine_has_lost_its_volumes(sandbox):
     wait_until_running(client)
     uid = client.get_job_ref("job").uid
     wait_until(lambda: supervisor.is_supervised(uid), "the supervisor starts")
-    # The identity of the engine goes first, as `podman volume prune` may remove it.
-    sandbox.engine.remove_volume(names.engine_volume(client.get_job_ref("job").namespace))
-    for each in sandbox.engine.list_volumes(sandbox.label):
-        sandbox.engine.remove_volume(each["Name"])
+    lose_volumes(sandbox)
     wait_until(lambda: not supervisor.is_supervised(uid), "the supervisor exits")
 
 
-def listens(path):
-    with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(path)) == 0
+def lose_volumes(sandbox):
+    """Remove what `podman volume prune` removes, the identity of the engine first."""
+    sandbox.engine.remove_volume(names.engine_volume(sandbox.namespace))
+    for each in sandbox.engine.list_volumes(sandbox.label):
+        sandbox.engine.remove_volume(each["Name"])
 
 
-def has_exited(process):
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+def test_nothing_is_started_beside_a_container_whose_record_is_lost(sandbox):
+    client = sandbox.client()
+    trainer, owner = CustomTrainer(func=run_forever), Owner(key="dag/run/task", slug="train")
+    request = client.build_request(runtime="python", trainer=trainer, owner=owner)
+    second = request.with_name(request.get_attempt_name(2))
+    ref = client.backend.create(second, 2)
+    wait_until(lambda: client.observe(ref).status == "Running", "the training runs")
+    lose_volumes(sandbox)
+    calls = (lambda: client.observe(ref), lambda: client.wait(ref.name), lambda: client.submit(request))
+    for call in calls:
+        with pytest.raises(JobElsewhereError, match=f"{ref.name}.* has lost its record .* is running"):
+            call()
+    client.reap()
+    assert len(sandbox.engine.list_containers(sandbox.label)) == 1
+    client.delete_job(ref.name)
+    assert sandbox.list_objects() == []
+    assert client.get_job_ref(client.submit(request).name).uid != ref.uid
 
 
-class OwnEngine:
-    """An engine for one test. Its image is empty; the runtime mounts the Python of this machine."""
-
-    IMAGE = "localhost/trainjob-empty:latest"
-
-    def __init__(self, home: Path) -> None:
-        self._home = home / "engine"
-        self._env = {**os.environ, "CONTAINER_ENGINE_HOME": str(self._home)}
-        self._runtimes = home / "runtimes"
-        self._processes: list[subprocess.Popen] = []
-        self.config = ContainerBackendConfig(
-            container_host=f"unix://{self._home}/podman.sock",
-            runtime_source=TrainingRuntimeSource(sources=[str(self._runtimes)]),
-        )
-        self._tool("up")
-        # Keeps the mount namespace of the container networks alive while the engine is stopped.
-        inside = ["nsenter", "-m", "-t", (self._home / "pid").read_text().strip()]
-        self._holder = subprocess.Popen([*inside, "sleep", "600"])
-        self._processes.append(self._holder)
-
-    def _tool(self, word: str) -> None:
-        subprocess.run([str(TOOL), word], env=self._env, check=True, capture_output=True)
-
-    def stop(self) -> None:
-        service = psutil.Process(int((self._home / "pid").read_text()))
-        self._tool("down")
-        # The engine removes its socket when it exits, which must not be the socket of the next one.
-        wait_until(lambda: has_exited(service), "the engine exits")
-
-    def start_again(self) -> None:
-        folders = ["--root", str(self._home / "storage"), "--runroot", str(self._home / "run")]
-        address = f"unix://{self._home}/podman.sock"
-        service = ["podman", *folders, "system", "service", "--time=0", address]
-        env = {**os.environ, "CONTAINERS_CONF": str(self._home / "containers.conf")}
-        command = ["nsenter", "-m", "-t", str(self._holder.pid), *service]
-        self._processes.append(subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL))
-        # The socket exists before the engine listens to it.
-        wait_until(lambda: listens(self._home / "podman.sock"), "the engine starts")
-
-    def end(self) -> None:
-        self._tool("down")
-        for process in self._processes:
-            process.terminate()
-            process.wait()
-
-    def prepare(self, engine) -> None:
-        archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w") as writer:
-            for folder in ("tmp", "usr", "lib", "lib64", "bin", "etc", "proc", "dev", "sys", "run", "root"):
-                made = tarfile.TarInfo(folder)
-                made.type, made.mode = tarfile.DIRTYPE, 0o1777
-                writer.addfile(made)
-        engine._api.import_image(archive.getvalue(), repository=self.IMAGE.partition(":")[0])
-        text = (container_engine.RUNTIMES / "python.yaml").read_text().replace(container_engine.IMAGE, self.IMAGE)
-        folders = ("usr", "lib", "lib64", "bin")
-        mounts = "".join(f"\n{' ' * 24}- {{name: {each}, mountPath: /{each}, readOnly: true}}" for each in folders)
-        volumes = "".join(f"\n{' ' * 20}- {{name: {each}, hostPath: {{path: /{each}}}}}" for each in folders)
-        text += f"{' ' * 22}volumeMounts:{mounts}\n{' ' * 18}volumes:{volumes}\n"
-        self._runtimes.mkdir()
-        (self._runtimes / "python.yaml").write_text(text)
+def test_a_job_takes_the_place_of_a_container_that_has_ended_and_whose_record_is_lost(sandbox):
+    client = sandbox.client()
+    trainer = CustomTrainer(func=return_value, func_args={"value": 3})
+    request = client.build_request(runtime="python", trainer=trainer, options=[Name("job")])
+    client.wait(client.submit(request))
+    lose_volumes(sandbox)
+    with pytest.raises(JobNotFoundError):
+        client.get_job("job")
+    assert client.wait(client.submit(request)).result == 3
 
 
 @pytest.fixture

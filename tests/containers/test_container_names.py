@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+from container_jobs import build_job
+
 from trainer_core import CustomTrainer, Name, Suspend
-from trainer_core.backends.container import cleanup
+from trainer_core.backends.container import names
+from trainer_core.backends.container.engine import EngineNotFoundError, EngineRequestError
+from trainer_core.backends.container.store import JobStore
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.model.request import Owner
 
 
@@ -22,7 +28,7 @@ def test_a_second_deletion_of_a_job_spares_another_one_whose_name_begins_with_it
     deleted, other = submit_suspended(client, "job"), submit_suspended(client, "job-1")
     job = client.backend._store.get(deleted)
     client.delete_job(deleted)
-    cleanup.remove_job(sandbox.engine, job)  # By a process that has read the job before it was deleted.
+    client.backend._store.remove_job(job)  # By a process that has read the job before it was deleted.
     assert [job.name for job in client.list_jobs()] == [other.name]
 
 
@@ -34,3 +40,56 @@ def test_namespaces_of_an_engine_may_have_jobs_of_the_same_owner(sandbox):
     assert refs[0].uid != refs[1].uid
     for client, ref in zip((first, second), refs, strict=True):
         client.delete_job(ref)
+
+
+class FullEngine:
+    """An engine with two containers and a claim, which removes only some of its objects while its disk is full."""
+
+    address = "unix:///engine.sock"
+
+    def __init__(self, job, removable):
+        labels = names.job_labels(job.namespace, job.name, job.uid)
+        self.objects = {"digits-node-0": labels, "other": labels, names.claim_volume("default", "digits"): labels}
+        self.removable = removable
+
+    def list_containers(self, *_):
+        containers = [name for name in self.objects if "trainjob." not in name]
+        return [{"Id": name, "Names": [f"/{name}"], "Labels": self.objects[name]} for name in containers]
+
+    def list_networks(self, *_):
+        return []
+
+    def list_volumes(self, *_):
+        return []
+
+    def inspect_volume(self, name):
+        if name not in self.objects:
+            raise EngineNotFoundError("no such volume", self.address)
+        return {"Name": name, "Labels": self.objects[name]}
+
+    def remove_container(self, name):
+        if name not in self.removable:
+            raise EngineRequestError("no space left on device", self.address)
+        self.objects.pop(name, None)
+
+    remove_volume = remove_container
+
+
+@pytest.mark.parametrize(
+    ("removable", "left"),
+    [
+        ([], ["digits-node-0", "other", "trainjob.default.digits"]),
+        (["digits-node-0"], ["other", "trainjob.default.digits"]),
+        (["digits-node-0", "other"], ["trainjob.default.digits"]),
+    ],
+)
+def test_a_deletion_removes_what_it_can_and_names_the_rest_and_is_repeated(removable, left):
+    job = build_job()
+    engine = FullEngine(job, removable)
+    store = JobStore(engine, "default")
+    with pytest.raises(BackendUnavailableError, match=rf"is deleted in part, and .*{left[0]}.*no space left"):
+        store.remove_job(job)
+    assert list(engine.objects) == left
+    engine.removable = left
+    store.remove_job(job)
+    assert engine.objects == {}

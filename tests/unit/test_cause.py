@@ -74,6 +74,12 @@ def test_a_killed_rank_has_run_out_of_memory_where_the_kernel_has_counted_a_kill
     assert diagnosis.reason.startswith(f"rank {1 + len(others)} ")
 
 
+@pytest.mark.parametrize(("kills", "category"), [(0, Category.INFRASTRUCTURE), (2, Category.OUT_OF_MEMORY)])
+def test_a_function_that_was_killed_has_run_out_of_memory_where_the_kernel_has_counted_a_kill(kills, category):
+    step = StepFacts.from_record("node-0", {"oom_kills": kills}, exit_code=-9)
+    assert diagnose(Facts(steps=[step])).category is category
+
+
 @fast
 @given(mistakes, lost, followers, st.booleans())
 def test_a_mistake_is_the_cause_of_the_errors_that_the_loss_of_its_rank_provokes(mistake, error, others, reverse):

@@ -243,6 +243,8 @@ def _list_ends(step: StepFacts, has_saved: bool) -> Iterator[tuple[int, StepFact
         if has_died and (has_lost or _lost_worker(step)):
             order, known = _OUT_OF_MEMORY, replace(known, out_of_memory=True)
         yield order, known
+    elif not exits and has_died and step.exit_code == -signal.SIGKILL:
+        yield _OUT_OF_MEMORY, replace(step, out_of_memory=True)
     elif not exits:
         yield (_ENDED if has_saved and step.exit_code in (None, *_KILLED) else _FAILED), step
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import env, exit_code, packages, resource_monitor, termination
+from . import cgroup, env, exit_code, packages, resource_monitor, termination
 
 if TYPE_CHECKING:
     from .attendant import Attendant
@@ -81,7 +81,10 @@ def main(launch: str, folder: str) -> None:
         attendant = Attendant(Path(os.environ[env.BEATS]), json.loads(stalled), _write)
     os.environ[env.MARKS] = os.path.join(folder, "ended-")
     log = Path(env.setting(env.TERMINATION_LOG))
+    kills = cgroup.OomKills()
     code, is_stopped = _watch(subprocess.Popen(command), is_torchrun, attendant)
+    if code == 128 + signal.SIGKILL:
+        termination.report_values(log, **kills.describe())
     sys.exit(exit_code.decide(code, os.environ[env.MARKS], log, is_stopped, _write))
 
 

@@ -8,28 +8,28 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from trainer_core.backends.base import COMMON_OPTIONS, Backend
 from trainer_core.backends.container import (
-    cleanup,
     engine_discovery,
     job_journal,
+    names,
     observations,
     outcome,
     paths,
     reconcile,
     supervisor,
 )
-from trainer_core.backends.container.engine import Engine
+from trainer_core.backends.container.engine import Engine, EngineRequestError
 from trainer_core.backends.container.job_journal import ContainerJob
 from trainer_core.backends.container.logs import ContainerLogCursor, LogReader, ProgressReader
 from trainer_core.backends.container.plan import SCHEMES, render_plan, strip_commands
 from trainer_core.backends.container.runner import stop_containers
 from trainer_core.backends.container.runtimes import RuntimeCatalog
-from trainer_core.backends.container.store import JobStore
+from trainer_core.backends.container.store import JobStore, RecordLostError
 from trainer_core.backends.environment_secrets import read_secrets
 from trainer_core.backends.runtime_packages import list_runtime_packages
 from trainer_core.base import naming
@@ -143,6 +143,7 @@ class ContainerBackend(Backend):
         plan, secrets = self.render(request), read_secrets(request)
         self._check_engine(request, plan)
         runtime = dump_raw_runtime(self._get_raw_runtime(request)) if request.work.trainer else None
+        self._store.make_room(request.require_name(), partial(_is_attempt, request))
         extra = {"host": socket.gethostname(), "runtime": runtime}
         job = self._store.create_job(request, attempt, strip_commands(plan), extra)
         self._launch_supervisor(job.ref, secrets)
@@ -157,7 +158,10 @@ class ContainerBackend(Backend):
         return observations.parse_request(self._store.get(ref))
 
     def get_ref(self, name: str) -> TrainJobRef:
-        return self._get_by_name(name).ref
+        try:
+            return self._get_by_name(name).ref
+        except RecordLostError as error:
+            return TrainJobRef(self.name, error.job.namespace, name, error.job.uid)
 
     def observe(self, ref: TrainJobRef) -> Observation:
         job = self._store.get(ref)
@@ -256,9 +260,17 @@ class ContainerBackend(Backend):
         with suppress(JobNotFoundError):
             self._end(ref, diagnosis)
 
-    def _end(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> ContainerJob:
+    def _end(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None, deleting: bool = False) -> ContainerJob:
         """Record the end of a job unless it has one, stop its containers, and return it as it was before the stop."""
-        job = self._record_cancellation(ref, diagnosis)
+        try:
+            job = self._record_cancellation(ref, diagnosis)
+        except RecordLostError as error:
+            job = error.job
+        except EngineRequestError:
+            if not deleting:
+                raise
+            # A full disk has no space for the record.
+            job = self._store.get(ref)
         stop_containers(self._engine, job.running_containers, job.plan.get("grace_seconds"))
         return job
 
@@ -276,18 +288,19 @@ class ContainerBackend(Backend):
 
     def delete(self, ref: TrainJobRef) -> None:
         with suppress(JobNotFoundError):
-            job = self._end(ref)
-            cleanup.remove_job(self._engine, job, keep_containers=not self._config.auto_remove)
+            job = self._end(ref, deleting=True)
+            self._store.remove_job(job, keep_containers=not self._config.auto_remove)
 
     def reap(self) -> list[str]:
-        now = self._engine.now()
-        jobs = self._store.list_jobs()
-        expired = cleanup.find_expired_jobs(jobs, now)
-        for job in expired:
-            self.delete(job.ref)
-        cleanup.remove_orphans(self._engine, self._config.namespace, now)
-        code_location.remove_unused(paths.code_folder(), lambda: cleanup.list_code_uris(self._store.list_all_claims()))
-        return [job.name for job in expired]
+        expired = []
+        for job in self._store.list_jobs():
+            seconds, ended = job.plan.get("delete_after_seconds"), observations.get_end_time(job)
+            if seconds is not None and ended and self._engine.now() - ended > timedelta(seconds=seconds):
+                self.delete(job.ref)
+                expired.append(job.name)
+        self._store.remove_orphans()
+        code_location.remove_unused(paths.code_folder(), self._store.list_code_uris)
+        return expired
 
     def get_job(self, name: str) -> TrainJob:
         job = self._get_by_name(name)
@@ -328,7 +341,11 @@ class ContainerBackend(Backend):
             naming.validate_name(name)
         except ValueError:
             raise JobNotFoundError(f"TrainJob {name!r} does not exist: this is not a valid job name") from None
-        return self._store.get_by_name(name)
+        try:
+            return self._store.get_by_name(name)
+        except JobNotFoundError:
+            self._store.check_record(f"{names.NAME_LABEL}={name}")
+            raise
 
     def _read_progress(self, job: ContainerJob) -> Progress | None:
         if job.outcome is not None:
@@ -403,3 +420,12 @@ class ContainerBackend(Backend):
             # The address that this process found; the environment of the supervisor may lead to another one.
             config["container_host"] = self._engine.address
         supervisor.launch_supervisor(ref, config, secrets or {})
+
+
+def _is_attempt(request: TrainJobRequest, name: str) -> bool:
+    """Return whether an attempt of a request has a name."""
+    owner = request.context.owner
+    if owner is None:
+        return name == request.require_name()
+    base = name.rpartition("-")[0] if name.rpartition("-")[2].isdecimal() else name
+    return request.require_name() in (name, base) or naming.find_attempt(owner.slug, owner.key, name) is not None

@@ -123,14 +123,17 @@ class Engine:
             return dict(self._api.inspect_volume(name))
 
     def get_or_create_volume(self, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
-        from docker.errors import APIError
+        from docker.errors import APIError, NotFound
 
         with self._translate_errors():
             try:
                 return dict(self._api.create_volume(name, labels=dict(labels)))
-            except APIError:
-                # Podman returns an error if two clients create the volume at the same moment.
-                return dict(self._api.inspect_volume(name))
+            except APIError as error:
+                try:
+                    # Podman returns an error if two clients create the volume at the same moment.
+                    return dict(self._api.inspect_volume(name))
+                except NotFound:
+                    raise error from None
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume. If it does not exist, this succeeds."""
@@ -206,8 +209,15 @@ class Engine:
 
     def stop_container(self, container: str, grace_seconds: int) -> None:
         """Send SIGTERM to a container, and SIGKILL after the grace period. If it is not running, this succeeds."""
+        from docker.errors import APIError
+
         with self._translate_errors(), _ignore_not_found():
-            self._api.stop(container, timeout=grace_seconds)
+            try:
+                self._api.stop(container, timeout=grace_seconds)
+            except APIError:
+                # Podman stops no container that is paused.
+                self._api.unpause(container)
+                self._api.stop(container, timeout=grace_seconds)
 
     def remove_container(self, container: str, force: bool = True) -> None:
         """Remove a container and its anonymous volumes. If it does not exist, this succeeds."""

@@ -24,7 +24,8 @@ from trainer_core.model.jobs import Outcome, TrainJobRef
 #: created and will be started. `RESTART`: a start has failed, and its RestartPolicy begins another run. `NOTE`: an
 #: event that does not change the job.
 SUSPEND, RESUME, RESTART, COPIED, LAUNCH, END, NOTE = "suspend", "resume", "restart", "copied", "launch", "end", "note"
-#: States in which an engine knows no end of a container.
+#: States of a container whose process is alive, and states in which an engine knows no end of it.
+ALIVE = ("running", "paused", "restarting", "stopping")
 _NOT_STARTED = ("created", "configured", "initialized")
 _SIGNAL_BASE = 128
 _MAX_SIGNAL = 64
@@ -60,7 +61,7 @@ class Container:
     @property
     def is_running(self) -> bool:
         """Whether its process is alive."""
-        return self.state in ("running", "paused", "restarting", "stopping")
+        return self.state in ALIVE
 
     @property
     def has_exited(self) -> bool:
@@ -211,7 +212,7 @@ def parse_job(volumes: Iterable[Mapping[str, Any]], containers: Iterable[Mapping
     if not parsed:
         return None
     (job,) = parsed
-    return ContainerJob(**{**vars(job), "containers": tuple(_parse_container(raw) for raw in containers)})
+    return replace(job, containers=parse_containers(containers))
 
 
 def parse_jobs(volumes: Iterable[Mapping[str, Any]]) -> list[ContainerJob]:
@@ -243,6 +244,10 @@ def _parse_entry(volume: str, labels: Mapping[str, str]) -> JournalEntry:
     number = int(volume.rpartition(".")[2])
     at = datetime.fromisoformat(content["at"])
     return JournalEntry(number, labels[names.KIND_LABEL], at, content["data"])
+
+
+def parse_containers(inspected: Iterable[Mapping[str, Any]]) -> tuple[Container, ...]:
+    return tuple(map(_parse_container, inspected))
 
 
 def _parse_container(raw: Mapping[str, Any]) -> Container:

@@ -67,6 +67,11 @@ def cache_volume(namespace: str) -> str:
     return fetched_volume(namespace, "trainjob-cache")
 
 
+def kept_suffix(uid: str) -> str:
+    """Return the suffix of the names of containers that are kept of a deleted job."""
+    return f".{uid[:8]}"
+
+
 def network_name(uid: str) -> str:
     return f"trainjob.{uid}"
 
