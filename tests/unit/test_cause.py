@@ -30,6 +30,8 @@ LOST = [
     ("ConnectionResetError", "[Errno 104] Connection reset by peer"),
     ("RuntimeError", "DataLoader worker (pid(s) 4242) exited unexpectedly"),
     ("RuntimeError", "DataLoader worker (pid 4242) is killed by signal: Terminated. "),
+    ("subprocess.CalledProcessError", "Command '['python', 'train.py']' died with <Signals.SIGTERM: 15>."),
+    ("subprocess.CalledProcessError", "Command '['python', 'train.py']' returned non-zero exit status 143."),
 ]
 MISTAKES = [("ValueError", "bad shape"), ("KeyError", "'x'"), ("RuntimeError", "CUDA error: device-side assert")]
 KILLED, CRASHED = (-signal.SIGKILL, -signal.SIGHUP), (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT)
@@ -120,7 +122,7 @@ def test_an_error_that_is_raised_from_that_of_a_lost_peer_is_one_too(mistake, er
     kind, message = error
     trace = f"{kind}: {message}\n\nThe above exception was the direct cause of the following exception:\n\nKeyError: 1"
     wrapped = {"type": mistake[0], "message": mistake[1], "traceback": trace}
-    is_about_text = kind in ("RuntimeError", "BrokenPipeError", "ConnectionResetError")
+    is_about_text = kind in ("RuntimeError", "BrokenPipeError", "ConnectionResetError", "subprocess.CalledProcessError")
     assert is_lost_peer({**wrapped, "traceback": ""}) is False
     assert is_lost_peer(wrapped) or not is_about_text
 

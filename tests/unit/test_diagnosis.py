@@ -132,6 +132,7 @@ def test_a_step_that_the_system_killed_for_lack_of_memory_is_the_cause_of_the_er
 
 LOADER = "DataLoader worker (pid 4242) is killed by signal: Killed. "
 LOADER_ENDED = "DataLoader worker (pid(s) 4242) exited unexpectedly"
+COMMAND = "Command '['python', '-c', 'import …']' died with <Signals.SIGKILL: 9>."
 POOL = "A process in the process pool was terminated abruptly while the future was running or pending."
 
 
@@ -148,11 +149,24 @@ POOL = "A process in the process pool was terminated abruptly while the future w
             f"RuntimeError: {LOADER}\nThe above exception was …\nRuntimeError: {LOADER_ENDED}",
         ),
         ("concurrent.futures.process.BrokenProcessPool", POOL, ""),
+        ("subprocess.CalledProcessError", COMMAND, ""),
+        (
+            "subprocess.CalledProcessError",
+            "Command '['python', '-c', 'import […]",
+            f"raise Called…\nCalled…: {COMMAND}",
+        ),
     ],
 )
 def test_an_exception_about_memory_is_no_mistake_in_the_code(kind, message, traceback):
     step = StepFacts("node-0", 1, error_type=kind, error_message=message, traceback=traceback)
     assert diagnose(Facts(steps=[step])).category is Category.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(("kills", "category"), [(0, Category.USER_CODE), (2, Category.OUT_OF_MEMORY)])
+def test_a_command_that_fails_is_out_of_memory_where_the_kernel_has_killed_for_lack_of_it(kills, category):
+    error = {"type": "subprocess.CalledProcessError", "message": "Command 'x' returned non-zero exit status 1."}
+    step = StepFacts.from_record("node-0", {"error": error, "oom_kills": kills}, exit_code=1)
+    assert diagnose(Facts(steps=[step])).category is category
 
 
 @pytest.mark.parametrize(
@@ -162,6 +176,8 @@ def test_an_exception_about_memory_is_no_mistake_in_the_code(kind, message, trac
         "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's workers …",
         f"{LOADER_ENDED} with exit code 3. Details are lost due to multiprocessing.",
         "the server answered RESOURCE_EXHAUSTED",
+        "Command 'make' returned non-zero exit status 1.",
+        "Command 'make' died with <Signals.SIGSEGV: 11>.",
     ],
 )
 def test_another_exception_of_the_same_kind_remains_a_mistake_in_the_code(message):

@@ -66,11 +66,11 @@ _MEMORY_ERRORS = frozenset({"MemoryError", "_ArrayMemoryError", _GPU_MEMORY_ERRO
 #: How jax and native code report the same. The memory of jax may be that of a GPU.
 _JAX_MEMORY_ERROR = "RESOURCE_EXHAUSTED"
 _ALLOCATION_ERROR = re.compile(rf"^{_JAX_MEMORY_ERROR}\b|std::bad_alloc|DefaultCPUAllocator: .*memory")
-#: What a pool of processes raises if one was killed, and torch if a worker that loads data was.
+#: What a pool of processes raises if one was killed, torch if a worker that loads data was, subprocess if a child was.
 _BROKEN_POOL = "BrokenProcessPool"
 #: What faulthandler prints in a process that crashes.
 _FATAL_ERROR = re.compile(r"Fatal Python error: (Aborted|Segmentation fault|Bus error|Illegal instruction|Floating)")
-_WORKER_KILLED = re.compile(r"DataLoader worker \(pid\S* [\d, ]+\) is killed by signal: Killed")
+_WORKER_KILLED = re.compile(r"DataLoader worker \(pid.*\) is killed by signal: Killed|died with <Signals.SIGKILL")
 #: NCCL's watchdog aborts a process whose peers do not answer.
 _WATCHDOG = "Watchdog caught collective operation timeout"
 _NO_REASON = "it failed without a reported reason; see its log"
@@ -240,7 +240,7 @@ def _list_ends(step: StepFacts, has_saved: bool) -> Iterator[tuple[int, StepFact
         known = replace(step, rank=own if exits else None)
         has_lost = _has_lost_peer(step)
         order = _SAVED if step.error_type == _STOPPED else _LOST_PEER if has_lost else _RAISED
-        if has_died and (has_lost or _lost_worker(step)):
+        if has_died and (has_lost or _lost_worker(step) or _get_error_name(step) == "CalledProcessError"):
             order, known = _OUT_OF_MEMORY, replace(known, out_of_memory=True)
         yield order, known
     elif not exits and has_died and step.exit_code == -signal.SIGKILL:

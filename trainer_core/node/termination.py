@@ -36,7 +36,8 @@ _LOST_PEER = re.compile(
     r"|timed out waiting [0-9]+ ?ms|wait timeout after|failed to recv|recvValue failed|sendBytes failed"
     r"|(application|collective|operation).{0,40}time(d )?-?out|Watchdog caught|ncclRemoteError|ncclSystemError"
     r"|NCCL communicator was aborted|gloo connectFullMesh failed|failed to connect to any network address"
-    r"|DataLoader worker \(.*\) (is killed by signal: Terminated|exited unexpectedly$)",
+    r"|DataLoader worker \(.*\) (is killed by signal: Terminated|exited unexpectedly$)"
+    r"|died with <Signals.SIG(KILL|TERM)|returned non-zero exit status 143\b",  # A child that was told to stop.
     re.IGNORECASE | re.MULTILINE,
 )
 _LOST_PEER_TYPES = re.compile(
@@ -81,7 +82,8 @@ def is_lost_peer(error: Mapping[str, Any]) -> bool:
     kind, message, trace = (str(error.get(name) or "") for name in ("type", "message", "traceback"))
     if _LOST_PEER_TYPES.search(kind) or (kind == "EOFError" and _POOL in trace):
         return True
-    is_wrapped = kind == "SystemExit" or "direct cause of the following exception" in trace
+    # The message of a command may be cut before its end.
+    is_wrapped = kind.endswith(("SystemExit", "CalledProcessError")) or "direct cause of the following" in trace
     return _LOST_PEER.search(f"{message}\n{trace}" if is_wrapped else message) is not None
 
 
