@@ -12,7 +12,6 @@ from trainer_core.base import naming
 from trainer_core.base.errors import TrainerError
 from trainer_core.client import TrainerClient
 from trainer_core.model.jobs import Outcome, TrainJob, TrainJobRef
-from trainer_core.tracking.model_registry import copy_path
 
 #: The artifact of an outcome that becomes the model of the pipeline.
 _MODEL = "model"
@@ -84,6 +83,8 @@ def place_artifact(artifact: Artifact, uri: str) -> None:
     artifact.metadata["uri"] = uri
     source = get_local_path(uri) if uri.startswith("file://") else None
     if source is not None and source.exists():
+        from trainer_core.tracking.model_registry import copy_path  # Only for a model that is a file here.
+
         copy_path(source, artifact.require_path())
         return
     print(f"artifact {artifact.name!r}: its content stays at {uri}, which is in its metadata as 'uri'")

@@ -17,7 +17,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from trainer_core.backends import runtime_packages
 from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.follower import Follower
 from trainer_core.backends.watch_follower import WatchFollower, subscribe_to_job
@@ -353,6 +352,8 @@ class BaseKubernetesBackend(Backend):
         return found
 
     def get_runtime_packages(self, runtime: Runtime) -> list[str]:
+        from trainer_core.backends import runtime_packages  # It loads the modules that package a function.
+
         return runtime_packages.list_runtime_packages(self, runtime)
 
 

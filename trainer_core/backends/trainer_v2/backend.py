@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainer_core.backends.base import COMMON_OPTIONS
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
-from trainer_core.backends.trainer_v2 import manifest, schema_compat, validation
+from trainer_core.backends.trainer_v2 import SCHEMES
 from trainer_core.backends.trainer_v2.parse import parse_job
 from trainer_core.base.errors import RuntimeNotFoundError, TrainerError
 from trainer_core.k8s import events, initializer_job, labels, manifest_common, resources, runtimes
@@ -30,6 +30,9 @@ from trainer_core.model.config import KubernetesBackendConfig
 from trainer_core.model.jobs import TrainJobRef
 from trainer_core.model.request import TrainJobRequest
 from trainer_core.model.runtimes import Runtime
+
+if TYPE_CHECKING:
+    from trainer_core.backends.trainer_v2.schema_compat import TrainJobSchema
 
 
 def _build_event_name_patterns(job: JobState) -> Mapping[str, re.Pattern[str]]:
@@ -64,7 +67,7 @@ class KubernetesBackend(BaseKubernetesBackend):
         | {"QueueName", "PriorityClass", "GangScheduling", "ManagedBy"}
         | {"ActiveDeadlineSeconds", "StartWithin", "DeleteAfter", "MoreMemory"}
     )
-    schemes: ClassVar[Collection[str]] = validation.SCHEMES
+    schemes: ClassVar[Collection[str]] = SCHEMES
 
     def __init__(self, config: KubernetesBackendConfig | None = None) -> None:
         self._config = config or KubernetesBackendConfig()
@@ -73,10 +76,13 @@ class KubernetesBackend(BaseKubernetesBackend):
         self._submit = threading.local()
 
     @cached_property
-    def _schema(self) -> schema_compat.TrainJobSchema:
+    def _schema(self) -> TrainJobSchema:
         return fetch_trainjob_schema(self._api)
 
     def _render_manifests(self, request: TrainJobRequest, attempt: int) -> list[dict[str, Any]]:
+        # What waits for a job, or shows it, renders none.
+        from trainer_core.backends.trainer_v2 import manifest, validation
+
         if initializer_job.is_initialize_only(request):
             return initializer_job.render_manifests(request, self._config, self.namespace, attempt)
         runtime = self._get_raw_runtime(request)
@@ -169,8 +175,10 @@ class KubernetesBackend(BaseKubernetesBackend):
             return []
 
 
-def fetch_trainjob_schema(api: ApiClient) -> schema_compat.TrainJobSchema:
+def fetch_trainjob_schema(api: ApiClient) -> TrainJobSchema:
     """Read the schema of TrainJob from the OpenAPI document, or from the CRD if that is not served or forbidden."""
+    from trainer_core.backends.trainer_v2 import schema_compat  # As for `_render_manifests`.
+
     try:
         return schema_compat.parse_openapi(api.get_path(_OPENAPI_PATH))
     except (NotFoundError, ApiNotServedError, ForbiddenError):

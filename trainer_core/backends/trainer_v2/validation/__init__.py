@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainer_core.backends.trainer_v2 import distributed
+from trainer_core.backends.trainer_v2 import SCHEMES, distributed
 from trainer_core.backends.trainer_v2.manifest import CACHE_SCHEME, INITIALIZER_VOLUME, build_patches
 from trainer_core.backends.trainer_v2.schema_compat import TrainJobSchema
 from trainer_core.backends.trainer_v2.validation import runtime_patches, torchtune
@@ -26,8 +26,6 @@ _POD_SUFFIX_LENGTH = 6
 _TRAINERS = {"custom": "CustomTrainer", "container": "CustomTrainerContainer", "builtin": "BuiltinTrainer"}
 #: Policies whose rendezvous host is ``<job>-node-0-0.<job>``, whatever the runtime's replicated job is called.
 _RENDEZVOUS_POLICIES = ("torch", "jax", "xgboost", "flux")
-#: URI schemes that Trainer's initializer images support, by role.
-SCHEMES = ("hf", "s3", "cache", "pvc")
 
 
 def check_request(request: TrainJobRequest, runtime: Mapping[str, Any], schema: TrainJobSchema, namespace: str) -> None:
