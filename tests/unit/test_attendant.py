@@ -55,10 +55,10 @@ def descend(depth):
 
 for rank in range({RANKS}):
     if not os.fork():
-        os.environ["RANK"] = str(rank)
+        os.environ.update(RANK=str(rank), TRAINJOB_BEATS=sys.argv[2])
         beats.begin()
         beats.beat()
-        open(f"{{os.environ['TRAINJOB_BEATS']}}/{{rank}}.ready", "w").close()
+        open(f"{{sys.argv[2]}}/{{rank}}.ready", "w").close()
         descend(0)
 os.wait()
 """
@@ -72,9 +72,9 @@ class Node:
         settings = {"after": AFTER, **settings}
         self.attendant = Attendant(folder, settings, self.printed.append, clock=lambda: self.now)
 
-    def beat(self, rank=0, phase=beats.RUN, pid=None, step=-1.0):
+    def beat(self, rank=0, phase=beats.RUN, pid=None, step=-1.0, reports=True):
         self.beats += 1
-        data = beats.LAYOUT.pack(self.beats, phase, pid or os.getpid(), 0, step)
+        data = beats.LAYOUT.pack(self.beats, phase, pid or os.getpid(), 0, step, reports)
         (self.folder / str(rank)).write_bytes(data)
 
     def run(self, seconds):
@@ -154,7 +154,7 @@ def test_a_node_is_ended_only_when_all_its_ranks_are_silent(node):
 
 
 def test_before_the_first_sign_of_progress_there_is_no_limit_and_one_line_says_so(node):
-    node.beat(phase=beats.START)
+    node.beat(reports=False)
     assert not node.run(AFTER - 5)
     assert node.printed == []
     assert not node.run(5)
@@ -165,14 +165,14 @@ def test_before_the_first_sign_of_progress_there_is_no_limit_and_one_line_says_s
 
 def test_startup_limits_the_time_until_the_first_sign(tmp_path):
     node = Node(tmp_path, startup=100.0)
-    node.beat(phase=beats.START)
+    node.beat(reports=False)
     assert not node.run(100)
     assert node.run(10)
 
 
 def test_a_rank_without_a_sign_does_not_keep_a_silent_one_alive(node):
     node.beat(rank=1)
-    node.beat(rank=2, phase=beats.START)
+    node.beat(rank=2, reports=False)
     assert node.run(AFTER + 10)
     assert node.printed == []
 
@@ -301,11 +301,11 @@ def test_only_the_time_between_two_steps_of_one_process_is_the_length_of_a_step(
 
 @pytest.mark.parametrize(
     ("phase", "seconds", "is_silent"),
-    [(beats.START, 0, True), (beats.RUN, 15, False), (beats.RUN, 20, True), (beats.OVER, 600, False)],
+    [(None, 0, True), (beats.RUN, 15, False), (beats.RUN, 20, True), (beats.OVER, 600, False)],
 )
 def test_stacks_are_printed_at_sigterm_where_all_ranks_were_silent_lately_or_ever(node, phase, seconds, is_silent):
     assert not node.attendant.is_silent()
-    node.beat(phase=phase)
+    node.beat(phase=phase or beats.RUN, reports=phase is not None)
     node.run(5 + seconds)
     assert node.attendant.is_silent() is is_silent
     node.beat(rank=1)
@@ -315,7 +315,6 @@ def test_stacks_are_printed_at_sigterm_where_all_ranks_were_silent_lately_or_eve
 @pytest.mark.parametrize(
     ("beat", "seconds", "reason"),
     [
-        ({"phase": beats.START}, 115, "no progress in the first 115 s; rank 1"),
         ({}, 120, "no progress for 2 min; rank 1"),
         ({"step": 0.0}, 45, "no progress for 45 s after step 0; rank 1"),
         ({"phase": beats.SAVE, "step": 3.0}, 600, "a checkpoint is not saved after 10 min; rank 1"),
@@ -329,6 +328,49 @@ def test_the_reason_says_for_how_long_nothing_has_happened_on_a_rank_that_runs(n
     node.run(5 + seconds)
     node.attendant.print_stacks()
     assert node.attendant.reason.startswith(f"{reason} prints no stack")
+
+
+def test_the_reason_names_the_rank_that_fell_silent_and_not_one_that_never_reports(node):
+    node.beat(rank=1, reports=False)
+    node.beat(rank=0, step=7.0)
+    assert node.run(5 + AFTER + 5)
+    node.attendant.print_stacks()
+    assert node.attendant.reason.startswith("no progress for 45 s after step 7; rank 0 prints no stack")
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_rank_that_never_reports_and_hangs_after_another_one_has_returned_is_named(node, ended, has_ended):
+    node.beat(rank=1, reports=False)
+    node.beat(rank=0, step=7.0)
+    node.run(5)
+    node.beat(rank=0, phase=beats.RETURNED, pid=ended if has_ended else None)
+    assert not node.run(5 + AFTER)
+    assert node.run(5)
+    node.attendant.print_stacks()
+    assert node.attendant.code == 124
+    assert node.attendant.reason.startswith("no progress for 45 s after step 7; rank 1 prints no stack")
+
+
+def test_a_node_without_rank_0_is_not_ended_because_its_ranks_never_report(tmp_path):
+    node = Node(tmp_path, startup=100.0)
+    node.beat(rank=1, reports=False)
+    assert not node.run(10_000)
+
+
+@pytest.mark.parametrize(("pid", "limit"), [(os.getpid(), 4 * AFTER), (None, AFTER)], ids=["runs", "has ended"])
+def test_a_save_of_a_child_has_the_limit_of_a_save_while_the_child_runs(node, ended, pid, limit):
+    node.beat(rank=0)
+    record = beats.LAYOUT.pack(99, beats.SAVE, pid or ended, os.getpid(), 7.0, 1)
+    (node.folder / f"0-{pid or ended}").write_bytes(record)
+    assert not node.run(5 + limit)
+    assert node.run(5)
+
+
+def test_what_the_child_of_an_earlier_process_of_a_rank_reports_is_no_sign_of_the_rank(node, ended):
+    """torchrun has started the rank again, whose first step takes long."""
+    node.beat(reports=False)
+    (node.folder / "0-1").write_bytes(beats.LAYOUT.pack(99, beats.RUN, os.getpid(), ended, 7.0, 1))
+    assert not node.run(10_000)
 
 
 def test_the_last_step_is_known_although_later_signs_have_none(node):
@@ -405,14 +447,14 @@ def test_the_ranks_are_killed_and_a_node_that_is_complete_has_no_error(node, tmp
 @pytest.fixture
 def rank(monkeypatch):
     """This process as a rank; returns phase and step of its last beat."""
-    memory = bytearray(beats.LAYOUT.size)
-    state = {"_memory": memory, "_pid": os.getpid(), "_phase": beats.START, "_step": -1.0}
+    memory = bytearray(beats.LAYOUT.pack(0, beats.RUN, os.getpid(), 0, -1.0, 0))
+    state = {"_memory": memory, "_pid": os.getpid()}
     for name, value in state.items():
         monkeypatch.setattr(beats, name, value)
-    return lambda: beats.LAYOUT.unpack(memory)[1::3]
+    return lambda: beats.LAYOUT.unpack(memory)[1:5:3]
 
 
-def test_a_sign_in_a_save_belongs_to_the_save_after_which_the_phase_is_that_of_before(rank, monkeypatch):
+def test_a_sign_in_a_save_belongs_to_the_save_after_which_the_phase_is_that_of_before(rank):
     with beats.saving():
         beats.beat(True)
         assert rank() == (beats.SAVE, -1.0)
@@ -422,13 +464,10 @@ def test_a_sign_in_a_save_belongs_to_the_save_after_which_the_phase_is_that_of_b
     with beats.saving():
         assert rank() == (beats.SAVE, 3.0)
     assert rank() == (beats.OVER, 3.0)
-    monkeypatch.setattr(beats, "_pid", os.getppid())
-    beats.enter(beats.RETURNED)
-    assert rank() == (beats.OVER, 3.0)
 
 
 def test_the_last_report_of_a_rank_is_kept_for_the_attendant(rank, tmp_path, monkeypatch):
-    monkeypatch.setenv("TRAINJOB_BEATS", str(tmp_path))
+    monkeypatch.setenv("TRAINJOB_BEATS", str(tmp_path / "0"))
     reporter = progress.Reporter()
     reporter.report(3, 10, {"loss": 0.3, "ä": float("nan")})
     report = parse_progress(progress.PREFIX + (tmp_path / beats.REPORT).read_text())
@@ -436,16 +475,6 @@ def test_the_last_report_of_a_rank_is_kept_for_the_attendant(rank, tmp_path, mon
     (tmp_path / beats.REPORT).unlink()
     tmp_path.rmdir()
     reporter.report(10, 10)
-
-
-def test_a_process_that_imports_the_module_in_the_environment_of_a_rank_is_not_the_rank(rank, tmp_path, monkeypatch):
-    (tmp_path / "0").write_bytes(beats.LAYOUT.pack(1, beats.RUN, os.getppid(), 0, 1.0))
-    monkeypatch.setenv("TRAINJOB_BEATS", str(tmp_path))
-    monkeypatch.setenv("RANK", "0")
-    before = beats._memory
-    beats._open()
-    assert beats._memory is before
-    assert beats._pid == os.getppid()
 
 
 @pytest.mark.parametrize("hang", HANGS)
@@ -477,7 +506,7 @@ def test_of_many_ranks_with_deep_stacks_each_is_in_the_log(tmp_path, monkeypatch
     monkeypatch.setattr(attendant, "_STACK_SECONDS", 300.0)
     printed = []
     settings = {"TRAINJOB_BEATS": str(tmp_path), "TRAINJOB_STALLED": "{}"}
-    command = [sys.executable, "-c", RANK.format(hang=FORKS), str(ROOT)]
+    command = [sys.executable, "-c", RANK.format(hang=FORKS), str(ROOT), str(tmp_path)]
     with subprocess.Popen(command, env={**os.environ, **settings}, start_new_session=True) as process:
         try:
             while len(list(tmp_path.glob("*.ready"))) < RANKS:
@@ -493,13 +522,65 @@ def test_of_many_ranks_with_deep_stacks_each_is_in_the_log(tmp_path, monkeypatch
     assert {int(line.split()[2]) for line in lines if " rank " in line} == set(range(RANKS))
 
 
-def test_a_process_that_a_rank_has_forked_gives_no_sign_of_life(tmp_path):
-    code = "if not os.fork(): beats.beat(8); os._exit(0)\nos.wait()"
-    settings = {"TRAINJOB_BEATS": str(tmp_path), "TRAINJOB_STALLED": "{}", "RANK": "0"}
-    subprocess.run(
-        [sys.executable, "-c", RANK.format(hang=code), str(ROOT)], env={**os.environ, **settings}, check=True
-    )
-    assert beats.LAYOUT.unpack_from((tmp_path / "0").read_bytes())[4] == 7
+CHILD = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from trainer_core import progress; progress(step=9)"
+
+
+@pytest.mark.parametrize(
+    "variables", [{}, {"RANK": "5", "WORLD_SIZE": "8"}], ids=["the rank of its parent", "a rank of its own"]
+)
+def test_a_report_of_a_program_that_the_function_starts_is_a_sign_of_life_of_the_rank(tmp_path, variables):
+    code = f"""
+import subprocess
+subprocess.run([sys.executable, "-c", {CHILD!r}], env={{**os.environ, **{variables}}}, check=True)
+print("reported", flush=True)
+time.sleep(600)
+"""
+    settings = {"TRAINJOB_BEATS": str(tmp_path), "TRAINJOB_STALLED": "{}", "RANK": "3"}
+    now = 0.0
+    watch = Attendant(tmp_path, {"after": AFTER}, lambda text: None, clock=lambda: now)
+    command = [sys.executable, "-c", RANK.format(hang=code), str(ROOT)]
+    with subprocess.Popen(command, env={**os.environ, **settings}, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout.readline() == b"begun\n"
+            watch.check()
+            assert process.stdout.readline().startswith((b"[trainjob:progress]", b"reported"))
+            watch.check()
+            reason = watch._explain(watch._ranks[3])
+        finally:
+            process.kill()
+    assert reason.endswith("after step 9")
+
+
+TAKE_DESCRIPTORS = """
+os.closerange(3, 1000)
+files = [open(f"{os.environ['TRAINJOB_BEATS']}-{number}", "w") for number in range(20)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("look", "where"), [("beats.watch()", "is in <module> "), ("", "prints no stack (state S (sleeping)")]
+)
+def test_stacks_are_never_written_into_a_file_that_the_training_opens_at_a_descriptor_it_has_closed(
+    tmp_path, monkeypatch, look, where
+):
+    """A rank calls `beats.watch` every second, unless code in C holds the lock of the interpreter."""
+    monkeypatch.setattr(attendant, "_STACK_SECONDS", 300.0 if look else 0.1)
+    settings = {"TRAINJOB_BEATS": str(tmp_path), "TRAINJOB_STALLED": "{}", "RANK": "3"}
+    code = f"{TAKE_DESCRIPTORS}{look}\nprint('ready', flush=True)\ntime.sleep(600)"
+    now = 0.0
+    watch = Attendant(tmp_path, {"after": AFTER}, lambda text: None, clock=lambda: now)
+    command = [sys.executable, "-c", RANK.format(hang=code), str(ROOT)]
+    with subprocess.Popen(command, env={**os.environ, **settings}, stdout=subprocess.PIPE) as process:
+        try:
+            assert [process.stdout.readline() for _ in range(2)] == [b"begun\n", b"ready\n"]
+            while psutil.Process(process.pid).status() == psutil.STATUS_RUNNING:
+                time.sleep(0.01)
+            watch.check()
+            watch.print_stacks()
+        finally:
+            process.kill()
+    assert f"rank 3 {where}" in watch.reason
+    assert [path.read_text() for path in tmp_path.glob("3-*")] == [""] * 20
 
 
 @pytest.mark.parametrize(("settings", "is_sign"), [('{"output": true}', True), ("{}", False)])

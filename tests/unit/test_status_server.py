@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import itertools
 import json
 import os
+import queue
 import socket
 import ssl
 import stat
@@ -282,13 +285,29 @@ def test_a_client_that_never_ends_its_request_leaves_the_server_to_others(server
     assert report(progressPercentage=1)[0] == 200
 
 
-def test_a_flood_of_requests_waits_between_two(server, monkeypatch):
-    pauses = []
-    monkeypatch.setattr(status_server.time, "sleep", pauses.append)
+@pytest.mark.parametrize("sent", [b"", b"P"])
+def test_clients_that_send_nothing_or_a_part_delay_no_other(server, lines, sent):
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(connect()).sendall(sent)
+        assert report(progressPercentage=1)[0] == 200
+    assert lines() == [{"step": 1, "total": 100}]
+
+
+def test_of_many_clients_the_oldest_ones_are_closed(server, monkeypatch):
+    """Each has a descriptor of the training."""
+    monkeypatch.setattr(status_server, "_MAX_CLIENTS", 2)
+    with connect() as oldest, connect(), connect():
+        assert oldest.recv(100) == b""
+
+
+def test_after_each_round_the_server_rests_for_twenty_times_its_work(server, monkeypatch):
+    clock, rests = itertools.count(), queue.SimpleQueue()
+    monkeypatch.setattr(status_server.time, "thread_time", clock.__next__)
+    monkeypatch.setattr(status_server.time, "sleep", rests.put)
     for _ in range(3):
         assert report(progressPercentage=1)[0] == 200
-    assert set(pauses) == {0.001}
-    assert len(pauses) >= 2
+    assert {rests.get(timeout=300) for _ in range(3)} == {20.0}
 
 
 def test_what_other_programs_send_changes_neither_result_nor_exit_code(tmp_path):

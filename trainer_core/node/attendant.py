@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,23 +44,21 @@ _BOOTSTRAP, _SERVER = "/trainer_core/node/bootstrap.py", "/trainer_core/node/sta
 
 
 class _Record(NamedTuple):
-    """What a rank writes: see `beats.LAYOUT`."""
+    """What a rank or a child of it writes: see `beats.LAYOUT`."""
 
-    time: int
-    phase: int
-    pid: int
-    main_thread: int
-    step: float
+    time: int = 0
+    phase: int = beats.RUN
+    pid: int = 0
+    main_thread: int = 0
+    step: float = -1.0
+    has_reported: int = 0
 
 
-@dataclass
-class _Rank:
+class _Rank(NamedTuple):
     number: int
     record: _Record
-    #: When its last beat was seen, on the clock of the attendant.
-    seen: float
     #: Fields of ``/proc/<pid>/status``; none without such a file.
-    status: Mapping[str, str] = field(default_factory=dict)
+    status: Mapping[str, str]
 
 
 class Attendant:
@@ -79,20 +77,23 @@ class Attendant:
         write: Callable[[str], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        after = settings["after"]
+        after: float = settings["after"]
         self.pause, self.code, self.reason = min(_PAUSE, after / 8), STALLED, ""
         self._folder, self._write, self._clock, self._after = folder, write, clock, after
-        self._limits = {
-            beats.START: settings.get("startup"),
-            beats.RUN: after,
-            beats.SAVE: settings.get("save") or _SAVE_FACTOR * after,
-            beats.RETURNED: after,
-        }
-        self._checked = self._begun = clock()
+        self._startup: float | None = settings.get("startup")
+        self._save: float = settings.get("save") or _SAVE_FACTOR * after
+        self._checked = clock()
         #: Seconds in which the attendant itself ran: that nothing ran, it included, is no silence.
         self._time = 0.0
-        self._longest = 0.0
+        #: Those of them at the last sign of any rank, and the longest time between two steps.
+        self._last = self._longest = 0.0
+        self._newest = _Record()
+        self._step = -1.0
+        #: The processes of the ranks, also of those that have ended, and the ranks that run.
+        self._pids: dict[int, int] = {}
         self._ranks: dict[int, _Rank] = {}
+        #: Whether a rank has reported progress. Libraries report on rank 0 only: that counts for the others.
+        self._has_begun = False
         #: Whether a rank has ended before its function returned.
         self._has_lost = False
         self._stack = ""
@@ -107,20 +108,17 @@ class Attendant:
         self._checked = now
         self._read()
         self._warn()
-        alive = list(self._ranks.values())
-        if has_returned := bool(alive) and all(rank.record.phase == beats.RETURNED for rank in alive):
-            judged = alive
-        else:
-            judged = [r for r in alive if r.record.phase != beats.RETURNED and self._get_limit(r) is not None]
-        self._report_silence(judged)
+        limit = self._get_limit()
+        self._report_silence(limit)
+        has_returned = all(rank.record.phase == beats.RETURNED for rank in self._ranks.values())
         self.code = 0 if has_returned and not self._has_lost else STALLED
-        return bool(judged) and all(self._is_over(rank) for rank in judged)
+        return self._time - self._last > limit
 
     def is_silent(self) -> bool:
         """Return whether the stacks are worth printing when the node gets SIGTERM: no beat lately, or none ever."""
         self._read()
-        ranks = [rank for rank in self._ranks.values() if rank.record.phase < beats.OVER]
-        return bool(ranks) and all(not rank.record.phase or self._time - rank.seen >= self._after / 2 for rank in ranks)
+        is_running = any(rank.record.phase < beats.OVER for rank in self._ranks.values())
+        return is_running and (not self._has_begun or self._time - self._last >= self._after / 2)
 
     def print_stacks(self) -> None:
         """Print the stacks of all threads of the ranks, and set the reason.
@@ -162,20 +160,19 @@ class Attendant:
                 os.kill(rank.record.pid, signal.SIGKILL)
 
     def _warn(self) -> None:
-        is_mute = all(rank.record.phase == beats.START for rank in self._ranks.values())
-        if self._ranks and is_mute and self._time >= self._after and not self._has_warned:
+        is_mute = not self._has_begun and any(rank.record.phase == beats.RUN for rank in self._ranks.values())
+        if is_mute and self._time >= self._after and not self._has_warned:
             self._has_warned = True
             self._write("trainjob: no call of progress() yet: until the first one a hang cannot be noticed\n")
 
-    def _report_silence(self, judged: Sequence[_Rank]) -> None:
+    def _report_silence(self, limit: float) -> None:
         """Repeat the last report of the training with the silence since; without it once the silence is over.
 
         Only on the node of rank 0, whose log has the reports.
         """
-        if 0 not in self._ranks:
+        if 0 not in self._pids:
             return
-        limits = [(self._time - rank.seen, self._get_limit(rank) or 0.0) for rank in judged]
-        silent, limit = min(limits, key=lambda each: each[0] - each[1], default=(0.0, 1.0))
+        silent = self._time - self._last
         part = min(_PARTS, int(_PARTS * silent / limit))
         if part < _PARTS / 4:
             part = 0
@@ -188,7 +185,12 @@ class Attendant:
         self._write(progress.PREFIX + json.dumps({**report, **silence}) + "\n")
 
     def _list_silent_first(self) -> list[_Rank]:
-        return sorted(self._ranks.values(), key=lambda rank: (rank.record.phase >= beats.OVER, rank.record.time))
+        """Return the ranks: those that have fallen silent, those that never report, those that have returned."""
+
+        def order(rank: _Rank) -> tuple[bool, bool, int]:
+            return rank.record.phase >= beats.OVER, not rank.record.has_reported, rank.record.time
+
+        return sorted(self._ranks.values(), key=order)
 
     def _wait_for_stacks(self, asked: Sequence[tuple[_Rank, int]]) -> None:
         """Wait until each rank has printed all."""
@@ -201,45 +203,68 @@ class Attendant:
             time.sleep(_STACK_PAUSE)
 
     def _read(self) -> None:
-        found: dict[int, _Rank] = {}
-        records: dict[int, _Record] = {}
+        """Note the last sign of any process of the ranks, and which ranks run."""
+        own, children = self._read_records()
+        self._ranks = {
+            n: _Rank(n, each, status) for n, each in own.items() if (status := _read_status(each.pid)) is not None
+        }
+        lost = {n for n, each in own.items() if n not in self._ranks and each.phase < beats.OVER}
+        numbers = {each.pid: n for n, each in own.items() if n not in lost}
+        children = [child for child in children if child.main_thread in numbers]
+        for child in children:
+            rank = self._ranks.get(numbers[child.main_thread])
+            if rank and child.phase > rank.record.phase and _read_status(child.pid) is not None:
+                self._ranks[rank.number] = rank._replace(record=rank.record._replace(phase=child.phase))
+        signs = [*(each for n, each in own.items() if n not in lost), *children]
+        self._has_begun, self._has_lost = any(each.has_reported for each in signs), bool(lost)
+        pids, newest = {n: each.pid for n, each in own.items()}, max([self._newest, *signs])
+        is_traced = any(rank.status.get("TracerPid", "0") != "0" for rank in self._ranks.values())
+        if newest.time > self._newest.time or is_traced:
+            is_step = all(each.has_reported and each.phase == beats.RUN for each in (self._newest, newest))
+            if is_step and pids == self._pids:
+                self._longest = max(self._longest, self._time - self._last)
+            self._last, self._step = self._time, newest.step if newest.step >= 0 else self._step
+        self._pids, self._newest = pids, newest
+
+    def _read_records(self) -> tuple[dict[int, _Record], list[_Record]]:
+        """Return the records of the ranks and of their children."""
+        ranks: dict[int, _Record] = {}
+        children = []
         with contextlib.suppress(OSError):  # The training has emptied its temporary folder: none is judged.
             for path in self._folder.iterdir():
-                data = path.read_bytes() if path.name.isdecimal() else b""
-                if len(data) >= beats.LAYOUT.size:
-                    records[int(path.name)] = _Record(*beats.LAYOUT.unpack_from(data))
-        self._has_lost = False
-        for number, record in records.items():
-            status = _read_status(record.pid)
-            if status is None:
-                self._has_lost |= record.phase < beats.OVER
-                continue
-            known = self._ranks.get(number)
-            rank = found[number] = known or _Rank(number, record, self._time)
-            if rank.record.time != record.time or status.get("TracerPid", "0") != "0":
-                if rank.record.phase == record.phase == beats.RUN and rank.record.pid == record.pid:
-                    self._longest = max(self._longest, self._time - rank.seen)
-                step = record.step if record.step >= 0 else rank.record.step
-                rank.record, rank.seen = record._replace(step=step), self._time
-            rank.status = status
-        self._ranks = found
+                number, _, child = path.name.partition("-")
+                data = path.read_bytes() if number.isdecimal() else b""
+                if len(data) < beats.LAYOUT.size:
+                    continue
+                record = _Record(*beats.LAYOUT.unpack_from(data))
+                if child:
+                    children.append(record)
+                else:
+                    ranks[int(number)] = record
+        return ranks, children
 
-    def _get_limit(self, rank: _Rank) -> float | None:
-        limit: float | None = self._limits.get(rank.record.phase)
-        return max(limit or 0.0, _PATIENCE * self._longest) if rank.record.phase == beats.RUN else limit
-
-    def _is_over(self, rank: _Rank) -> bool:
-        return self._time - rank.seen > (self._get_limit(rank) or 0)
+    def _get_limit(self) -> float:
+        """Return the longest silence that is no stall: that of the rank for which the others may wait."""
+        startup = self._startup if 0 in self._pids else None  # Other nodes may never report.
+        limits: dict[int, float | None] = {
+            beats.RUN: max(self._after, _PATIENCE * self._longest) if self._has_begun else startup,
+            beats.SAVE: self._save,
+        }
+        phases = {rank.record.phase for rank in self._ranks.values()}
+        if phases == {beats.RETURNED}:
+            return self._after
+        return max((limit for phase in phases if (limit := limits.get(phase)) is not None), default=math.inf)
 
     def _explain(self, rank: _Rank) -> str:
-        seconds, phase = self._time - rank.seen, rank.record.phase
+        seconds, phase = self._time - self._last, rank.record.phase
         silence = f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
         what = {
-            beats.START: f"no progress in the first {silence}",
             beats.SAVE: f"a checkpoint is not saved after {silence}",
             beats.RETURNED: f"the function has returned, and the process does not end in {silence}",
         }
-        after = f" after step {rank.record.step:g}" if rank.record.step >= 0 else ""
+        if phase == beats.RUN and not self._has_begun:
+            return f"no progress in the first {silence}"
+        after = f" after step {self._step:g}" if self._step >= 0 else ""
         return what.get(phase, f"no progress for {silence}{after}")
 
     def _ask_for_stacks(self, rank: _Rank) -> int | None:
@@ -249,10 +274,16 @@ class Attendant:
         with contextlib.suppress(OSError):
             if _is_stopped(rank):
                 os.kill(rank.record.pid, signal.SIGCONT)
-            if int(rank.status.get("SigCgt", "0"), 16) & bit:
+            if int(rank.status.get("SigCgt", "0"), 16) & bit and self._has_open(rank, self._get_path(rank)):
                 os.kill(rank.record.pid, beats.DUMP_SIGNAL)
                 return size
         return None
+
+    @staticmethod
+    def _has_open(rank: _Rank, path: Path) -> bool:
+        """Return whether a rank has a file open; else it would print into another one, which has its descriptor."""
+        file = path.stat()
+        return any(os.path.samestat(file, each.stat()) for each in Path(f"/proc/{rank.record.pid}/fd").iterdir())
 
     def _get_path(self, rank: _Rank) -> Path:
         return self._folder / f"{rank.number}{beats.STACKS}"

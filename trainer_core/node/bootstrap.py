@@ -124,12 +124,10 @@ def call(payload: dict[str, Any], folder: Path) -> Any:
             value = function(**hyperparameters.override_args(payload.get("args") or {}))
         except BaseException as error:
             resume(error)
-            with beats.saving():
-                _wait_for_saves()
+            _wait_for_saves()
             raise
         resume()
-        with beats.saving():
-            getattr(_get_checkpoints(), "flush", _wait_for_saves)()
+        getattr(_get_checkpoints(), "flush", _wait_for_saves)()
     value = return_value.unwrap(value)
     if (undone := return_value.find_undone(value)) is not None:
         raise PayloadError(
@@ -158,7 +156,8 @@ def _wait_for_saves() -> None:
     """Wait for checkpoints that are saved in the background: the job ends with the function."""
     for thread in threading.enumerate():
         if thread.name == env.SAVE_THREAD:
-            thread.join()
+            with beats.saving():
+                thread.join()
 
 
 def _get_checkpoints() -> ModuleType | None:
@@ -200,8 +199,8 @@ def _prepare() -> None:
         else:
             lines.append(OpenLines(getattr(sys, name)))
             getattr(sys, name).write = lines[-1].write
-    show_open_lines(lines)
     beats.begin()
+    show_open_lines(lines, beats.watch)
     shorten_socket_paths()
     if (_HERE.parent / _SHIPPED).is_file():
         # Last: an installed trainer_core takes precedence.

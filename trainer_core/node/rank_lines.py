@@ -16,12 +16,13 @@ _AGE, _PAUSE = 9.0, 1.0
 _MAX_PENDING = 65_536
 
 
-def show_open_lines(streams: Sequence[OpenLines]) -> None:
-    """Show the state of lines that have not ended, until Python ends."""
+def show_open_lines(streams: Sequence[OpenLines], watch: Callable[[], None]) -> None:
+    """Show the state of lines that have not ended, and call a function as often, until Python ends."""
     has_ended = threading.Event()
 
     def show() -> None:
         while not has_ended.wait(_PAUSE):
+            watch()
             for stream in streams:
                 with contextlib.suppress(OSError, ValueError):  # The function may have closed it.
                     stream.show()

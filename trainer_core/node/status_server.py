@@ -15,12 +15,12 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from . import env, files, progress, trainer_status
+from . import beats, env, files, progress, trainer_status
 from .trainer_status import CA_CERT, KEPT, NAMES, TOKEN, URL
 
 if TYPE_CHECKING:
@@ -29,8 +29,12 @@ if TYPE_CHECKING:
 _API = "/apis/trainer.kubeflow.org/"
 _MAX_BODY = 65_536
 _MAX_HEADERS = 16_384
-#: Seconds for one request, and between two: a client that floods the server takes no time from the training.
+#: Seconds for one request, and most clients at a time: the oldest makes room, as its request should be complete.
 _PATIENCE = 2.0
+_MAX_CLIENTS = 32
+#: Seconds of rest for each one at work: a client that floods the server takes little time from the training.
+_REST = 20.0
+#: Seconds after a connection that could not be accepted.
 _PAUSE = 0.05
 #: Seconds between two reads of the bars of tqdm.
 _BARS = 5.0
@@ -83,8 +87,8 @@ class StatusServer:
 
         self._token = os.urandom(32).hex().encode()
         files.replace(self._token_path, self._token)
-        listener = socket.create_server(("127.0.0.1", 0), backlog=8)
-        listener.settimeout(_BARS)
+        listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        listener.setblocking(False)
         self._path = urlsplit(trainer_status.get(URL)).path
         if self._path:
             self._forwarder.start()
@@ -107,8 +111,8 @@ class StatusServer:
         self._server.start()
 
     def _stop(self, listener: socket.socket) -> None:
+        self._socket = None
         listener.shutdown(2)
-        listener.close()
         self._token_path.unlink(missing_ok=True)
         sys.meta_path.remove(_LightningFinder)
         for name, value in self._before.items():
@@ -123,29 +127,57 @@ class StatusServer:
             self._forwarder.join(_LAST_REPORT)
 
     def _serve(self, listener: socket.socket) -> None:
-        while True:
-            with contextlib.suppress(Exception):  # A client that breaks off, bars that another thread changes.
-                try:
-                    connection, _ = listener.accept()
-                except TimeoutError:
-                    self._show_bar()
-                    continue
-                with connection:
-                    self._answer(connection)
-            if listener.fileno() < 0:
-                return
-            time.sleep(_PAUSE)
+        """Answer all clients at once: one that sends nothing delays no other."""
+        import selectors  # Takes time.
 
-    def _answer(self, connection: socket.socket) -> None:
-        end = time.monotonic() + _PATIENCE
+        ends: dict[socket.socket, float] = {}
+        bars = time.monotonic() + _BARS
+        with listener, selectors.PollSelector() as selector:
+            selector.register(listener, selectors.EVENT_READ)
 
-        def receive() -> bytes:
-            connection.settimeout(max(0.001, end - time.monotonic()))
-            return connection.recv(_MAX_BODY)
+            def accept() -> None:
+                connection, _ = listener.accept()
+                answer = self._answer(connection)
+                next(answer)
+                selector.register(connection, selectors.EVENT_READ, answer)
+                ends[connection] = time.monotonic() + _PATIENCE
 
-        data = chunk = receive()
+            def close(connection: socket.socket) -> None:
+                selector.unregister(connection)
+                connection.close()
+                del ends[connection]
+
+            while self._socket is not None:
+                ready = selector.select(max(0.0, min([bars, *ends.values()]) - time.monotonic()))
+                begun = time.thread_time()
+                for key, _ in ready:
+                    with contextlib.suppress(Exception):  # A client breaks off, or its request is complete.
+                        if key.data is None:
+                            accept()
+                        else:
+                            key.data.send(key.fileobj.recv(_MAX_BODY))  # type: ignore[union-attr]
+                        continue
+                    if key.data is None:
+                        time.sleep(_PAUSE)  # No descriptor is free, or the training has closed this one.
+                    else:
+                        close(key.fileobj)  # type: ignore[arg-type]
+                now = time.monotonic()
+                late = [connection for connection, end in ends.items() if now >= end]
+                for connection in late or list(ends)[:-_MAX_CLIENTS]:
+                    close(connection)
+                if now >= bars:
+                    bars = now + _BARS
+                    with contextlib.suppress(Exception):  # Another thread changes bars meanwhile.
+                        self._show_bar()
+                time.sleep(_REST * (time.thread_time() - begun))
+            for connection in ends:
+                connection.close()
+
+    def _answer(self, connection: socket.socket) -> Generator[None, bytes, None]:
+        """Answer a request, of which a part is sent in at a time; an empty one is its end."""
+        data = chunk = yield
         while chunk and b"\r\n\r\n" not in data and len(data) < _MAX_HEADERS:
-            chunk = receive()
+            chunk = yield
             data += chunk
         head, _, body = data.partition(b"\r\n\r\n")
         request, *lines = head.decode("latin-1").split("\r\n")
@@ -154,16 +186,18 @@ class StatusServer:
         if code == 200:
             length = int(headers.get("content-length", "0"))
             while chunk and len(body) < length:
-                chunk = receive()
+                chunk = yield
                 body += chunk
             code = self._accept(body[:length])
         failure = {"status": "Failure", "message": _REASONS[code], "reason": _REASONS[code], "code": code}
         text = body[:length] if code == 200 else json.dumps(failure).encode()
         lines = [f"HTTP/1.1 {code} {_REASONS[code]}", "Content-Type: application/json", "Connection: close"]
+        # A client that does not read has sent the token, and is the training, or its answer is short.
+        connection.settimeout(_PATIENCE)
         connection.sendall("\r\n".join([*lines, f"Content-Length: {len(text)}\r\n\r\n"]).encode() + text)
         connection.shutdown(1)
         # A client that still sends would lose the answer.
-        while receive():
+        while (yield):
             pass
 
     def _check_head(self, request: str, headers: Mapping[str, str]) -> int:
@@ -205,6 +239,7 @@ class StatusServer:
             total = total or 100
             step = round(percent * total / 100)
         self._is_used = True
+        beats.beat()
         self._print(step, total, metrics)
 
     def _show_bar(self) -> None:

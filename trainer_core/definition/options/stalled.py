@@ -15,7 +15,7 @@ class Stalled(BaseOption):
     """End a training that hangs, and say where: the stacks of all threads of all ranks are in the log.
 
     A sign of progress is a call of `progress` on any rank, of `due` or `save` of `checkpoints`, or a report of
-    transformers, Lightning or tqdm. A node whose ranks gave no sign for `after` is ended with exit code 124; the
+    transformers, Lightning or tqdm, shown or not. A node whose ranks gave no sign for `after` ends with code 124; the
     category is ``Stalled``, which is retryable, and the next attempt continues from the newest checkpoint. Downloads,
     the installation of packages and the time until the first sign do not count, unless `startup` is set. Time in which
     the whole machine or container did not run does not count either, nor does a process under a debugger. A training
@@ -24,7 +24,8 @@ class Stalled(BaseOption):
     Args:
         after: Longest time between two signs of progress: seconds, or text such as ``"20m"``. More than the longest
             step, evaluation and compilation together.
-        startup: Longest time from the start of the function until the first sign. Default: no limit.
+        startup: Longest time from the start of the function until the first sign on the node of rank 0. Default: no
+            limit.
         save: Longest time that saving a checkpoint takes, with waiting for the other ranks. Default: four times
             `after`.
         output: Whether each line that a rank prints from Python is a sign of progress, too. Default: False.
