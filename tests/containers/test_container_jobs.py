@@ -18,6 +18,7 @@ import pytest
 
 from trainer_core import (
     Checkpoints,
+    ContainerBackendConfig,
     CustomTrainer,
     CustomTrainerContainer,
     DeleteAfter,
@@ -254,6 +255,16 @@ def test_a_deleted_job_saves_a_checkpoint_before_its_containers_are_removed(sand
     again = client.submit(request)
     resumed = wait_until(lambda: client.observe(again).progress, "the training has made another step")
     assert resumed.resumed_from
+
+
+def test_each_user_keeps_checkpoints_in_the_default_volume(sandbox):
+    client = sandbox.client(checkpoints_uri=ContainerBackendConfig().checkpoints_uri)
+    for user in (0, 1234):
+        node = ContainerPatch(name="node", security_context={"runAsUser": user})
+        trainer = CustomTrainer(func=save_checkpoints, func_args={"steps": 2})
+        options = [Name(f"job-{user}"), Checkpoints(every_steps=1, ttl=60), patch(containers=[node])]
+        outcome = client.wait(client.train(runtime="python", trainer=trainer, options=options))
+        assert (outcome.status, outcome.checkpoint) == ("Complete", 2)
 
 
 def test_auto_remove_false_keeps_the_containers_and_frees_the_name(sandbox):

@@ -50,6 +50,8 @@ DEFAULT_OPTIONS = {
     "Reuse": "reuse",
 }
 _DEFAULT_OPTIONS_EXAMPLE = "such as [{Stalled: {after: 30m}}]"
+#: Volume of a container engine for checkpoints.
+CHECKPOINTS_VOLUME = "trainjob-checkpoints"
 _PULL_POLICIES = ("IfNotPresent", "Always", "Never")
 _SOURCE = re.compile(r"(github://[^/\s]+/[^/\s]+(/\S*)?|https?://\S+|file://\S+|/.*)")
 
@@ -401,7 +403,7 @@ class ContainerBackendConfig(BackendConfig):
     model_initializer_image: _Text = "ghcr.io/kubeflow/trainer/model-initializer:latest"
     initializer_timeout: _Seconds = 600
     namespace: _Namespace = "default"
-    checkpoints_uri: _PlaceUri = "pvc://trainjob-checkpoints"
+    checkpoints_uri: _PlaceUri = f"pvc://{CHECKPOINTS_VOLUME}"
     code_uri: _CodeUri | None = None
     resource_interval: _Interval | None = None
     default_options: _DefaultOptions | None = None

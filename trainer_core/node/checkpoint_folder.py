@@ -53,7 +53,8 @@ class StorageError(CheckpointError):
 def build_error(what: str, error: OSError) -> CheckpointError:
     """Return the error of a training whose checkpoints cannot be read or written."""
     may_pass = getattr(error, "may_pass", error.errno in _MAY_PASS)  # Those of S3 have it.
-    return (StorageError if may_pass else CheckpointError)(f"{what}: {error}")
+    remedy = f"; let user {os.geteuid()} write there, or set uri in Checkpoints" if error.errno == errno.EACCES else ""
+    return (StorageError if may_pass else CheckpointError)(f"{what}: {error}{remedy}")
 
 
 class DamagedError(Exception):

@@ -257,6 +257,15 @@ class Engine:
     def write_file(self, container: str, path: str, data: bytes, owner: int = 0, mode: int = 0o400) -> None:
         member = tarfile.TarInfo(path.lstrip("/"))
         member.size, member.mode, member.uid, member.gid = len(data), mode, owner, owner
+        self._write_member(container, "/", member, data)
+
+    def share_volume(self, container: str, path: str) -> None:
+        """Let every user create files in a volume that is mounted at a path, as in /tmp."""
+        member = tarfile.TarInfo(".")
+        member.type, member.mode = tarfile.DIRTYPE, 0o1777
+        self._write_member(container, path, member)
+
+    def _write_member(self, container: str, folder: str, member: tarfile.TarInfo, data: bytes = b"") -> None:
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as writer:
             writer.addfile(member, io.BytesIO(data))
@@ -264,7 +273,7 @@ class Engine:
         # Without the padding that tarfile adds: Podman's reader exits at the end of an archive, and the request fails
         # with "broken pipe" if something follows.
         with self._translate_errors():
-            self._api.put_archive(container, "/", archive.getvalue()[:end])
+            self._api.put_archive(container, folder, archive.getvalue()[:end])
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:

@@ -39,6 +39,7 @@ from trainer_core.base.errors import InvalidRequestError, JobNotFoundError
 from trainer_core.fetch.local_files import parse_local_path
 from trainer_core.k8s.failure_reasons import is_transient
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, is_consequence
+from trainer_core.model.config import CHECKPOINTS_VOLUME
 from trainer_core.model.jobs import Category, Outcome, TrainJobRef
 from trainer_core.model.request import TRACKING_SECRETS
 from trainer_core.node import env
@@ -236,6 +237,9 @@ class ContainerJobRunner:
             for path in filter(None, map(step["env"].get, (env.TERMINATION_LOG, env.RESULT_URI))):
                 self._engine.write_file(key, path, b"", mode=0o666)
             self._copy_code(job, key)
+            for mount in step.get("mounts") or ():
+                if mount.get("source") == CHECKPOINTS_VOLUME:
+                    self._engine.share_volume(key, mount["target"])
         return key
 
     def _check_container_owner(self, job: ContainerJob, name: str, error: EngineRequestError) -> None:
