@@ -68,7 +68,6 @@ def test_the_demo_needs_nothing_of_kubernetes_docker_or_kfp():
 def test_the_core_has_few_dependencies():
     assert {each.name for each in requirements() if not each.marker} == {
         "lazy-loader",
-        "pathspec",
         "psutil",
         "pydantic",
         "pyyaml",

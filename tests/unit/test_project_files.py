@@ -7,9 +7,11 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings, strategies as st
 
 from trainer_core import CustomTrainer
 from trainer_core.backends.debug import DebugBackend
@@ -71,26 +73,64 @@ def test_what_gitignore_and_trainjobignore_name_does_not_travel(tree):
     ]
 
 
-@pytest.mark.parametrize(
-    "rules",
-    [
-        "/*\n!/a/\n!/b/**\n",
-        "!/b/**\n*.txt\ndata/\n",
-        "**/b\n*.txt\na/*\n!/a/\n",
-        "a/**\n!/a/**/keep.txt\n!data/\n",
-        "build/\n!c/\n\\!a\n[ab]/*.txt\n",
-        "*e*p.*t\n!k*e*p*\n*?*.t?t\n!*a*a/x*t*\n",
-        "\\\n!\nx.txt\\\n*.py\n[\n",
-    ],
+NAMES = st.sampled_from(["a", "b", "ab", "data", "é", "x.py", "a.txt", "B", "1", "-", ".h", "[", "a b"])
+TREES = st.recursive(
+    st.none(), lambda trees: st.dictionaries(NAMES, st.one_of(st.none(), trees), min_size=1, max_size=4), max_leaves=12
 )
-def test_git_and_a_project_leave_out_the_same_files(tree, rules):
-    folders = ("", "a/", "a/b/", "b/", "b/data/", "a/data/", "c/", "c/build/", "c/build/c/")
-    root = tree({f"{folder}{name}": "" for folder in folders for name in ("x.txt", "keep.txt", "y.py")})
-    (root / ".gitignore").write_text(rules)
-    (root / "b/data/.gitignore").write_text("!*.txt\n/y.py\n")
-    for command in (["init", "--quiet"], ["-c", "core.excludesFile=", "ls-files", "-co", "--exclude-standard"]):
-        done = subprocess.run(["git", *command], cwd=root, check=True, capture_output=True, text=True)
-    assert paths(root) == sorted(done.stdout.splitlines())
+PIECES = ["*", "**", "?", "a", "b", "data", "é", "*.py", "[!a]", "[^b]", "[a-c]", "[[:alpha:]]", "[[:digit:]]*", "[]a]"]
+PIECES += [
+    "\\a",
+    "\\*",
+    "é*",
+    "?1",
+    "a*b",
+    "*a*",
+    "**a",
+    "a**",
+    "[é]",
+    "[a",
+    "[\\]a]",
+    "[b-a]",
+    "a\\ b",
+    "[!-a]",
+    "[[:x:]]",
+]
+RULES = st.builds(
+    "{}{}{}{}".format,
+    st.sampled_from(["", "", "!", "/", "#", "\\#", "!/", "\ufeff"]),
+    st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map("/".join),
+    st.sampled_from(["", "", "/", "/**", "//"]),
+    st.sampled_from(["", "", "", "  ", "\\ ", "\t", "\r", " \\"]),
+)
+IGNORE_FILES = st.lists(RULES, max_size=4).map("\n".join)
+
+
+@given(tree=st.dictionaries(NAMES, TREES, max_size=4), rules=IGNORE_FILES, inner=IGNORE_FILES)
+@settings(max_examples=20)
+@example(tree={"a": {"b": {"a": None}}, "data": {"1": None}}, rules="*/\n!/a/\n!/a/**/\n**/b/**", inner="")
+@example(tree={"ab": None, "kept": None, "aab": {"x": None}}, rules="*?*.t?t\n!*a*a/x*t*\n*a*a*b\n", inner="\\\n!\n[")
+def test_git_and_a_project_leave_out_the_same_files(tree, rules, inner):
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder, "root")
+        write_tree(root, {**tree, "kept": None, "data": {"a": None, "b": {"x.py": None}}})
+        (root / ".gitignore").write_bytes(rules.encode())
+        (root / "data" / ".gitignore").write_bytes(inner.encode())
+        for command in (["init", "--quiet"], ["-c", "core.excludesFile=", "ls-files", "-coz", "--exclude-standard"]):
+            done = subprocess.run(["git", *command], cwd=root, check=True, capture_output=True)
+        expected = sorted(os.fsdecode(each) for each in done.stdout.split(b"\0") if each)
+        (root / ".trainjobignore").write_text("!/always\n/.trainjobignore\n")
+        (root / "always").touch()
+
+        assert paths(root) == sorted([*expected, "always"])
+
+
+def write_tree(folder, tree):
+    folder.mkdir()
+    for name, inside in tree.items():
+        if inside is None:
+            (folder / name).touch()
+        else:
+            write_tree(folder / name, inside)
 
 
 def test_the_trainjobignore_of_a_folder_can_include_what_its_gitignore_leaves_out(tree):

@@ -15,13 +15,13 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from trainer_core.base.secrets import mask_credentials
 from trainer_core.base.text import format_size
+from trainer_core.packaging.ignore_rules import Rule, parse_rules
 
 if TYPE_CHECKING:
     from trainer_core.packaging.git_commit import GitCommit
@@ -60,8 +60,6 @@ _SECRET_FOLDERS = (".ssh", ".aws", ".gnupg", ".kube", ".docker", ".azure", ".gcl
 _NO_SECRETS = ("*.example", "*.sample", "*.template", "*.dist", "*.pub", "*.py", "*.pyi", "*.md", "*.rst")
 _PRIVATE_KEY = re.compile(rb"\s*-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _LISTED = 3
-#: What pathspec makes of a ``*``.
-_STAR = "[^/]*"
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,7 @@ class _Walk:
     found: dict[str, Path] = field(default_factory=dict)
     #: Paths that were written out.
     named: set[str] = field(default_factory=set)
-    _rules: dict[Path, list[_Rule]] = field(default_factory=dict)
+    _rules: dict[Path, list[Rule]] = field(default_factory=dict)
 
     def add(self, entry: str) -> None:
         """Add a file, the files below a folder, or what matches a pattern."""
@@ -278,8 +276,8 @@ class _Walk:
         for folder in path.parents:
             rules = self._get_rules(folder)
             if rules:
-                name = path.relative_to(folder).as_posix() + ("/" if is_folder else "")
-                decision = next((rule.is_ignored for rule in rules if rule.applies_to(name)), None)
+                name = path.relative_to(folder).as_posix()
+                decision = next((rule.is_ignored for rule in rules if rule.applies_to(name, is_folder)), None)
                 if decision is not None:
                     return decision
             if folder == self._top:
@@ -292,57 +290,16 @@ class _Walk:
         repositories = (folder for folder in (self.root, *self.root.parents) if (folder / ".git").exists())
         return next(repositories, self.root)
 
-    def _get_rules(self, folder: Path) -> list[_Rule]:
+    def _get_rules(self, folder: Path) -> list[Rule]:
         if folder not in self._rules:
             self._rules[folder] = _read_rules(folder)
         return self._rules[folder]
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """A line of an ignore file. A line that starts with ``!`` takes files back."""
-
-    is_ignored: bool
-    names_itself: bool
-    regex: re.Pattern[str]
-
-    def applies_to(self, name: str) -> bool:
-        """Return whether it applies to a file, or with a slash at the end to a folder, itself.
-
-        pathspec's expressions also match what is below a folder that a rule names, where git decides on the folder
-        first. One without a group is ``folder/**``, which is what is below the folder and not the folder.
-        """
-        match = self.regex.match(name)
-        return match is not None and (match.end() == len(name)) == self.names_itself
-
-
-def _read_rules(folder: Path) -> list[_Rule]:
+def _read_rules(folder: Path) -> list[Rule]:
     """Return the rules of a folder, the last one first: it wins."""
-    texts = [_read_file(folder / name) for name in _IGNORE_FILES if _call(folder / name, (folder / name).is_file)]
-    if not texts:
-        return []
-    lines = [line for text in texts for line in text.decode("utf-8", "replace").splitlines()]
-    return [rule for line in reversed(lines) for rule in _parse_rule(line)]
-
-
-def _parse_rule(line: str) -> Iterator[_Rule]:
-    from pathspec import GitIgnoreSpec  # Imported here because most requests have no code.
-
-    with suppress(ValueError):  # Not a pattern, such as a lone backslash: git passes over it.
-        for each in GitIgnoreSpec.from_lines([line]).patterns:
-            if each.include is not None and each.regex:
-                regex = re.compile(_limit_backtracking(each.regex.pattern))
-                yield _Rule(each.include, bool(each.regex.groups), regex)
-
-
-def _limit_backtracking(regex: str) -> str:
-    """Let each ``*`` but the last of a name match only the shortest text: ``*a*a*a*b`` else takes minutes."""
-    start, *texts = regex.split(_STAR)
-    limited = start
-    for number, text in enumerate(texts):
-        is_last = number + 1 == len(texts) or any(each in text.replace("[^/]", "") for each in "/(")
-        limited += f"{_STAR}{text}" if is_last else f"(?=(?P<star{number}>{_STAR}?{text}))(?P=star{number})"
-    return limited
+    paths = [folder / name for name in _IGNORE_FILES]
+    return [rule for path in paths if _call(path, path.is_file) for rule in parse_rules(_read_file(path))][::-1]
 
 
 def _is_git_uri(code: object) -> TypeGuard[str]:
