@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.bases.xcom import BaseXCom
@@ -22,8 +21,6 @@ from trainer_core.model.jobs import TrainJobRef
 if TYPE_CHECKING:
     from trainer_core.client import TrainerClient
 
-#: Key of the place in the storage of a task.
-_KEY = "trainjob_place"
 #: Key of a TrainJob's partition in the data of its ref.
 PARTITION_KEY = "partition"
 
@@ -91,46 +88,6 @@ def parse_ref_data(value: Any) -> Any:
         raise ValueError(
             f"{redact(value)} is not a TrainJob ref: expected a dict with backend, namespace, name and uid"
         ) from error
-
-
-class SavedPlace:
-    """Place of a task's TrainJob in the storage that all tries of the task share (Airflow 3.3 and later).
-
-    Clearing the task keeps it.
-    """
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self._is_announced = False
-
-    @cached_property
-    def place(self) -> Mapping[str, Any] | None:
-        """What the first try resolved; None if no try has submitted a TrainJob."""
-        return self._store.get(_KEY) if self._store is not None else None
-
-    def announce(self, place: Mapping[str, Any]) -> None:
-        """Save the place of a TrainJob that is about to be created. If the worker is killed now, it may exist."""
-        if self.place is None:
-            self._is_announced = True
-            self._write(place)
-
-    def withdraw(self) -> None:
-        """Forget the announced place: nothing was created."""
-        if self._is_announced:
-            self.place = None
-            if self._store is not None:
-                self._store.delete(_KEY)
-
-    def save(self, ref_data: Mapping[str, Any]) -> None:
-        """Save the place of the first TrainJob, with its ref."""
-        self._is_announced = False
-        if self.place is None or "uid" not in self.place:
-            self._write(ref_data)
-
-    def _write(self, place: Mapping[str, Any]) -> None:
-        self.place = place
-        if self._store is not None:
-            self._store.set(_KEY, dict(place))
 
 
 def describe_place(client: TrainerClient) -> dict[str, str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from trainer_core.base.errors import TrainerError
@@ -106,44 +105,3 @@ class LogForwarder:
 def _cut(line: str) -> str:
     more = len(line) - _MAX_LINE
     return line if more <= 0 else f"{line[:_MAX_LINE]} … ({more} more characters)"
-
-
-def create_log_forwarder(client: TrainerClient, ref: TrainJobRef, log: Any, store: Any) -> LogForwarder:
-    """Return a forwarder that writes to a task's log and continues where the previous try stopped.
-
-    If the worker of the previous try was killed, the lines of the last few seconds are written again.
-    """
-    position = LogPosition(ref, _load_position(store))
-    return LogForwarder(
-        client, ref, lambda line: log.info("%s", line), position, lambda position: _save_position(store, position)
-    )
-
-
-def forward_remaining_log(
-    client: Callable[[], TrainerClient], ref: TrainJobRef, log: Any, store: Any, saved: Any
-) -> bool:
-    """Write the lines that the trigger has not written, of a job that has ended."""
-    position = LogPosition(ref, saved)
-    if saved is not None and not position.complete:
-        LogForwarder(client(), ref, lambda line: log.info("%s", line), position).poll(ended=True)
-    _save_position(store, position)
-    return position.complete
-
-
-def push_log_position(ti: Any, ref: TrainJobRef, store: Any = None) -> None:
-    """Push the position at which the trigger starts: it reads this XCom, and Airflow logs an error if there is none."""
-    ti.xcom_push(key=LOG_KEY, value=LogPosition(ref, _load_position(store)).to_dict())
-
-
-def _load_position(store: Any) -> Any:
-    try:
-        return store.get(LOG_KEY) if store is not None else None
-    except Exception:  # noqa: BLE001 -- the log must not fail the task; it starts from the beginning
-        return None
-
-
-def _save_position(store: Any, position: LogPosition) -> None:
-    # The log must not fail the task; the next try writes some lines again.
-    with suppress(Exception):
-        if store is not None:
-            store.set(LOG_KEY, position.to_dict())

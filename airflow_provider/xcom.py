@@ -34,11 +34,6 @@ def pull(ti: Any, key: str) -> Any:
     return ti.xcom_pull(task_ids=ti.task_id, key=key, map_indexes=ti.map_index)
 
 
-def push_ref(ti: Any, ref_data: Mapping[str, Any]) -> None:
-    """Push the job's ref. Call it right after submission: if the worker is killed, the next process reads it."""
-    ti.xcom_push(key="ref", value=dict(ref_data))
-
-
 def push_parameters(ti: Any, request: TrainJobRequest) -> None:
     """Push the arguments of the training function; values of arguments that are named like secrets are masked."""
     parameters = islice(request.get_parameters().items(), _MAX_PARAMETERS)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import TriggerRule
 
-from airflow_provider import assets, connections, job_location, xcom
+from airflow_provider import assets, connections, job_location
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
+from airflow_provider.task_memory import TaskMemory
 from trainer_core.base.errors import BackendUnavailableError, TrainerError
 from trainer_core.client import TrainerClient
 from trainer_core.model.config import BackendConfig
@@ -142,7 +143,7 @@ class _SuspendResumeOperator(ManageOperator):
         ref = client.get_job_ref(job)
         self._apply(client, ref)
         ref_data = job_location.build_ref_data(client, ref)
-        xcom.push_ref(context["ti"], ref_data)
+        TaskMemory(context["ti"]).push_ref(ref_data)
         return ref_data
 
     @abstractmethod

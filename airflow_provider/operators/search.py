@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider import assets, deferral, job_location, spec, xcom
+from airflow_provider import assets, job_location, spec, xcom
 from airflow_provider.exceptions import TrainJobSearchFailedError
 from airflow_provider.operators.trainjob import TrainJobOperator, build_unreachable
 from airflow_provider.trigger_event import JobEvent
@@ -122,6 +122,9 @@ class SearchOperator(TrainJobOperator):
         """
         return self.execute(context) if JobEvent.parse(event).search else super().execute_complete(context, event)
 
+    def _resume(self, ref: TrainJobRef) -> Any:
+        return self._follow(self._submit()[0])
+
     def _submit_request(self, request: TrainJobRequest) -> TrainJobRef:
         from trainer_core.search.driver import SearchDriver  # Parsing a DAG file does not need it.
 
@@ -129,7 +132,7 @@ class SearchOperator(TrainJobOperator):
         client, definition = self.hook.client, SearchDefinition.from_dict(self.search)
         self._driver = SearchDriver.open(client, request.context.owner, definition, request)
         if not self._driver.exists:
-            self._saved_place.announce(job_location.describe_place(client))
+            self._memory.announce(job_location.describe_place(client), None)
         self._state = self._driver.try_step()
         while self._state.must_create or self._state.is_stale:
             if self._state.is_stale:
@@ -148,24 +151,21 @@ class SearchOperator(TrainJobOperator):
     def _still_runs_unchanged(self, request: TrainJobRequest) -> bool:
         return False  # Clearing a task always starts another search.
 
-    def _follow_job(self, ti: Any, ref: TrainJobRef) -> Any:
+    def _follow(self, ref: TrainJobRef) -> Any:
         state = self._state
         assert state is not None  # noqa: S101 -- _submit_request has set it
-        ti.xcom_push(key="search", value=self._ref_data["search"])
+        self._ti.xcom_push(key="search", value=self._memory.ref_data["search"])
         if state.outcome is not None:
-            return self._finish_search(ti, state.outcome)
-        ti.xcom_push(key="status", value=RUNNING)
-        if self.deferrable and not self._saved_ref.waits_in_worker(ref):
-            self._generation.save(ref, waits=False)
-            deferral.defer_task(self, ti, self._ref_data, self.execution_timeout, store=self._task_store)
-        return self._finish_search(ti, self._run_driver(ti, ref))
+            return self._finish_search(state.outcome)
+        self._ti.xcom_push(key="status", value=RUNNING)
+        if self._waiting.is_deferred(ref):
+            self._memory.record_wait(ref, waits=False)
+            self._waiting.raise_deferral()
+        return self._finish_search(self._run_driver(ref))
 
-    def _wait_without_deferring(self, ti: Any, ref: TrainJobRef) -> Any:
-        return self._follow_job(ti, self._submit(ti)[0])
-
-    def _run_driver(self, ti: Any, ref: TrainJobRef) -> SearchOutcome:
+    def _run_driver(self, ref: TrainJobRef) -> SearchOutcome:
         assert self._driver is not None  # noqa: S101 -- _submit_request has set it
-        self._generation.save(ref, waits=True)
+        self._memory.record_wait(ref, waits=True)
 
         def handle_state(state: SearchState) -> None:
             self._is_waiting = False
@@ -178,24 +178,24 @@ class SearchOperator(TrainJobOperator):
                 return driver.run(on_change=handle_state)
         except TrainerError as error:
             self._is_waiting = False
-            self._cancel_unless_retried(ti)
+            self._cancel_unless_retried()
             raise build_unreachable(ref, error) from error
         finally:
             self._is_waiting = False
 
-    def _finish_search(self, ti: Any, outcome: SearchOutcome) -> Any:
-        self._generation.save(self._ref or TrainJobRef.from_dict(self._ref_data), waits=False)
+    def _finish_search(self, outcome: SearchOutcome) -> Any:
+        ref = TrainJobRef.from_dict(self._memory.ref_data)
+        self._memory.record_wait(ref, waits=False)
         direction = SearchDefinition.from_dict(self.search).direction
-        returned = xcom.push_search_outcome(ti, outcome, maximize=direction is Direction.MAXIMIZE)
+        returned = xcom.push_search_outcome(self._ti, outcome, maximize=direction is Direction.MAXIMIZE)
         self.log.info("%s", outcome.message)
         if not outcome.succeeded:
-            if self._interrupted and self._ref is not None:
-                self._raise_interrupted(self._ref)
+            if self._interrupted:
+                self._raise_interrupted(ref)
             raise TrainJobSearchFailedError(outcome.message, outcome)
         best = outcome.best
         if best is not None and best.ref is not None:
-            ref = TrainJobRef.from_dict(best.ref)
-            self.outcome = self.hook.client.get_job_outcome(ref)
+            self.outcome = self.hook.client.get_job_outcome(TrainJobRef.from_dict(best.ref))
             assets.update_asset_events(self.outlets, self.outcome, self.spec.get("partition"))
         return returned
 

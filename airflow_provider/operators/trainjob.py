@@ -6,7 +6,8 @@ and the next try finds it. After submission only the job's ref is used, never th
 1. DAG file: the arguments become `spec`, plain data, checked as far as the DAG names the backend.
 2. `execute`, in a worker: an earlier try's place is checked, the rendered request is submitted or its job attached to,
    and the ref is stored before any wait.
-3. Wait: `_wait` in the worker, or a trigger, whose event `execute_complete` gets in another worker.
+3. `_follow`: for each attempt, a wait in the worker or in a trigger, whose event `execute_complete` gets in another
+   worker; its end is recorded.
 4. `_finish`: XComs, the run, the events of assets; the result is returned, or the failure raised.
 """
 
@@ -26,11 +27,9 @@ from airflow_provider import (
     cancellation,
     connection_secrets,
     connections,
-    deferral,
     job_location,
     links,
     spec,
-    task_log,
     task_owner,
     tracking,
     xcom,
@@ -46,10 +45,9 @@ from airflow_provider.exceptions import (
 )
 from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.hooks.trainjob import TrainJobHook
+from airflow_provider.job_wait import JobEnd, JobWait
 from airflow_provider.lineage import OpenLineageMixin
-from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
-from airflow_provider.task_store import SavedRef
-from airflow_provider.trigger_event import JobEvent
+from airflow_provider.task_memory import TaskMemory
 from trainer_core.base import validation
 from trainer_core.base.errors import (
     BackendUnavailableError,
@@ -72,6 +70,9 @@ from trainer_core.model.runtimes import Runtime
 if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context, XComArg
+
+    from airflow_provider.trigger_event import JobEvent
+    from trainer_core.client.attempts import Attempt
 
 __all__ = ["InitializeOperator", "TrainJobOperator"]
 
@@ -226,17 +227,13 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
         self.fail_fast = fail_fast
         self.on_clear = on_clear
         self.on_reuse = on_reuse
-        self._ref: TrainJobRef | None = None
-        #: The ref with the place that the submitting process resolved.
-        self._ref_data: dict[str, Any] = {}
         self._ti: Any = None
+        self._memory = TaskMemory()
         self._interrupted = False
         #: Whether `on_kill` interrupts the wait itself, and not a call of Airflow.
         self._is_waiting = False
         self._kill_result: cancellation.Result = "unknown"
         self._run_partition: str | None = None
-        #: Airflow 3.3 and later: storage that all tries of the task share.
-        self._task_store: Any = None
 
     @cached_property
     def hook(self) -> TrainJobHook:
@@ -257,11 +254,10 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
             TrainJobInterruptedError: The task was killed while it waited.
             TrainJobUnreachableError: The status of the job can no longer be read.
         """
-        ti = context["ti"]
-        self._read_task_store(context)
-        links.select_links(self, ti)
+        self._begin(context)
+        links.select_links(self, self._ti)
         self._check_earlier_try()
-        return self._follow_job(ti, self._start_job(ti))
+        return self._follow(self._start_job())
 
     def render_template(
         self,
@@ -275,15 +271,12 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
             return spec.render_text(content, context, jinja_env or self.get_template_env())
         return super().render_template(content, context, jinja_env, seen_oids)
 
-    def _start_job(self, ti: Any) -> TrainJobRef:
+    def _start_job(self) -> TrainJobRef:
         """Submit the job of this task instance, or attach to it, and tell Airflow of it."""
-        ref, request = self._submit(ti)
-        self._saved_place.save(self._ref_data)
-        self._saved_ref.save(ref)
-        xcom.push_ref(ti, self._ref_data)
-        xcom.push_parameters(ti, request)
-        self.run_url = tracking.push_run(ti, self.hook, ref)
-        links.push_links(ti, self, self.hook.trainjob_conn_id)
+        ref, request = self._submit()
+        xcom.push_parameters(self._ti, request)
+        self.run_url = tracking.push_run(self._ti, self.hook, ref)
+        links.push_links(self._ti, self, self.hook.trainjob_conn_id)
         return ref
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
@@ -294,50 +287,28 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
             TrainJobTimeoutError: The job did not end within `execution_timeout`.
             TrainJobUnreachableError: The trigger could no longer read the status of the job.
         """
-        ti = context["ti"]
-        self._read_task_store(context)
+        self._begin(context)
         # The process is not the one that submitted the job, so secrets must be masked again before the log is written.
         connection_secrets.mask_connection_fields(connection_secrets.list_connection_fields(self.secrets, self.spec))
-        ended = JobEvent.parse(event)
-        ref = ended.job
-        self._ref = self._pull_ref(ti) or ref
-        self._ref_data = self._ref_data or dict(ended.ref)
-        links.select_links(self, ti)
-        if ref != self._ref:
-            # Airflow can deliver the event of a trigger that belongs to an earlier, cleared try.
-            self.log.info("TrainJob %s belongs to an earlier try; waiting for %s", ref.name, self._ref.name)
-            return self._follow_job(ti, self._ref)
-        if ended.outcome is not None:
-            log_is_written = task_log.forward_remaining_log(
-                lambda: self.hook.client, ref, self.log, self._task_store, ended.log
-            )
-            return self._complete(ti, Outcome.from_dict(ended.outcome), log_is_written)
-        if ended.timeout is not None:
-            if ended.cancelled:
-                self._saved_ref.forget(ref)
-                ti.xcom_push(key="status", value=FAILED)
-            raise TrainJobTimeoutError(f"{self._timeout_reason}: {ended.timeout}")
-        if ended.elsewhere:
-            self.log.warning("The triggerer cannot see TrainJob %s; waiting in this worker", ref.name)
-            self._saved_ref.wait_in_worker(ref)
-            return self._wait_without_deferring(ti, ref)
-        self._cancel_unless_retried(ti)
-        raise build_unreachable(ref, ended.error)
+        self._memory.pull_ref()
+        links.select_links(self, self._ti)
+        self._waiting.receive(event)
+        return self._resume(TrainJobRef.from_dict(self._memory.ref_data))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume after the deferral. If Airflow itself ended the deferral, cancel the job."""
-        self._read_task_store(context)
-        links.select_links(self, context["ti"])
+        self._begin(context)
+        links.select_links(self, self._ti)
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as error:
-            result = self._cancel(context["ti"])
+            result = self._cancel()
             raise TrainJobTimeoutError(
                 f"{self._timeout_reason}, and no trigger ended the deferral: its TrainJob {result}; check that a "
                 "triggerer is running"
             ) from error
         except TaskDeferralError:
-            self._cancel_unless_retried(context["ti"])
+            self._cancel_unless_retried()
             raise
 
     def on_kill(self) -> None:
@@ -346,16 +317,17 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
         Must not call Airflow's API in this thread: the task may hold its locks.
         """
         self._interrupted = True
-        if self._ref is None:
+        ref = self._memory.ref
+        if ref is None:
             return
         if self.on_kill_policy == "cancel":
             # Airflow calls this method for `execution_timeout`, too.
             has_timed_out = isinstance(sys.exc_info()[1], AirflowTaskTimeout)
             if has_timed_out:
-                self.log.warning("%s: TrainJob %s is cancelled", self._timeout_reason, self._ref.name)
+                self.log.warning("%s: TrainJob %s is cancelled", self._timeout_reason, ref.name)
             self._kill_result = cancellation.cancel_job_from_signal_handler(
                 self.hook,
-                self._ref_data,
+                self._memory.ref_data,
                 self.log,
                 lambda: not has_timed_out and cancellation.is_wanted_after_signal(self._ti, self.log),
             )
@@ -363,22 +335,21 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
                 with suppress(Exception):  # The task fails with the timeout.
                     self._ti.xcom_push(key="status", value=FAILED)
         if self._is_waiting:
-            self._raise_interrupted(self._ref)
+            self._raise_interrupted(ref)
 
     @property
     def _timeout_reason(self) -> str:
         return f"task {self.task_id!r} exceeded its execution_timeout of {self.execution_timeout}"
 
-    def _submit(self, ti: Any) -> tuple[TrainJobRef, TrainJobRequest]:
+    def _submit(self) -> tuple[TrainJobRef, TrainJobRequest]:
         try:
             if self.deferrable:
                 self.hook.to_trigger_kwargs()  # Refuses a secret that must not be stored with a trigger.
             is_tracked = tracking.configure(self.hook, self.mlflow_conn_id, self._has_tracking_option)
             cancellation.cancel_pending(self.hook.client, self.log)
-            request = self._build_request(ti, is_tracked)
+            request = self._build_request(is_tracked)
             ref = self._submit_request(request)
-            self._ref_data = self._describe_ref(ref, request)
-            self._ref = ref  # From now on, `on_kill` cancels the job.
+            self._memory.ref_data = self._describe_ref(ref, request)  # From now on, `on_kill` cancels the job.
         except JobElsewhereError as error:
             raise self._build_elsewhere_error(error) from error
         except (ValueError, RuntimeNotFoundError, ConflictError) as error:
@@ -394,26 +365,25 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
             self.log.info("code: %d files, %s", project["files"], format_size(project["size"]))
         if self._interrupted:
             # The signal arrived before there was a ref to cancel.
-            self._saved_place.save(self._ref_data)
-            self._saved_ref.save(ref)
+            with suppress(Exception):  # Airflow answers 404: a person has ended or cleared this task instance.
+                self._memory.record_submit(self._memory.ref_data)
             self.on_kill()
             self._raise_interrupted(ref)
+        self._memory.record_submit(self._memory.ref_data)
         return ref, request
 
     def _submit_request(self, request: TrainJobRequest) -> TrainJobRef:
         client = self.hook.client
 
         def announce() -> None:
-            self._saved_place.announce(job_location.describe_place(client))
-            self._saved_ref.announce(client.backend.predict_ref(request))
+            self._memory.announce(job_location.describe_place(client), client.backend.predict_ref(request))
 
         try:
             return client.submit(request, before_create=announce)
         except (TrainerError, ValueError) as error:
             may_exist = isinstance(error, BackendUnavailableError) and error.transient
             if not may_exist:
-                self._saved_ref.withdraw()
-                self._saved_place.withdraw()
+                self._memory.withdraw()
             raise
 
     def _describe_ref(self, ref: TrainJobRef, request: TrainJobRequest) -> dict[str, Any]:
@@ -423,7 +393,8 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
     def _has_tracking_option(self) -> bool:
         return bool(self.spec.get("tracking"))
 
-    def _build_request(self, ti: Any, is_tracked: bool) -> TrainJobRequest:
+    def _build_request(self, is_tracked: bool) -> TrainJobRequest:
+        ti, memory = self._ti, self._memory
         joined = spec.join_code(self.spec, self._code_content, self._get_func_args())
         data = request_builder.select_backend(joined, self.hook.client.backend)
         if is_tracked:
@@ -433,18 +404,18 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
         partition = assets.choose_partition(data.get("partition"), self._run_partition)
         trace = (getattr(ti, "context_carrier", None) or {}).get("traceparent")
         parts = {**data, "literal_secrets": literals, "partition": partition, "traceparent": trace}
-        request = TrainJobRequest.parse({**parts, "owner": task_owner.build_owner(ti, self._generation.value)})
+        request = TrainJobRequest.parse({**parts, "owner": task_owner.build_owner(ti, memory.generation)})
         if ti.max_tries > (self.retries or 0):  # A person has cleared the task.
             request = request.without_lookup()
         if not self._continues_after_clear() and not self._still_runs_unchanged(request):
             return request
-        self._generation.continue_cleared()
-        owner = Owner(**task_owner.build_owner(ti, self._generation.value))
+        memory.continue_cleared()
+        owner = Owner(**task_owner.build_owner(ti, memory.generation))
         return request.with_fields(owner=owner)
 
     def _continues_after_clear(self) -> bool:
         """Return whether Airflow kept the state of a task that was cleared, with a job that is not Complete."""
-        ref, client = self._generation.cleared_job, self.hook.client
+        ref, client = self._memory.cleared_job, self.hook.client
         if ref is None or self.on_clear == "new":
             return False
         try:
@@ -460,7 +431,7 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
 
     def _still_runs_unchanged(self, request: TrainJobRequest) -> bool:
         """Return whether the job of a worker that was killed before a clear runs, from the same definition."""
-        ref, client = self._generation.abandoned_job, self.hook.client
+        ref, client = self._memory.abandoned_job, self.hook.client
         if ref is None:
             return False
         try:
@@ -484,69 +455,50 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
             return {} if spec.has_late_args(args) else spec.check_func_args(args)
         return args or {}
 
-    def _follow_job(self, ti: Any, ref: TrainJobRef) -> Any:
-        """Defer, or wait for a job and those that its RestartPolicy starts after it; return what the task returns."""
-        while True:
-            status, outcome = self._observe_once(ref)
-            ti.xcom_push(key="status", value=status)
-            is_reused = outcome is not None and outcome.reused
-            if not self.wait_for_completion and not (is_reused and self.on_reuse == "skip"):
-                return self._ref_data
-            if outcome is None:
-                self._defer(ti, ref)
-                outcome, log_is_written = self._wait(ti, ref)
-            else:
-                log_is_written = is_reused or self._write_log(ref)  # The log of a reused job is that of another task.
-            following = self._record_end(ti, outcome, log_is_written)
-            if following is None:
-                return self._finish(ti, outcome, log_is_written)
-            ref = following
-
-    def _defer(self, ti: Any, ref: TrainJobRef) -> None:
-        """Defer the task, unless it waits in the worker."""
-        if self.deferrable and not self._saved_ref.waits_in_worker(ref):
-            masked = connection_secrets.list_connection_fields(self.secrets, self.spec)
-            self._generation.save(ref, waits=False)
-            deferral.defer_task(
-                self,
-                ti,
-                self._ref_data,
-                self.execution_timeout,
-                store=self._task_store,
-                masked=masked,
-                on_clear=self.on_clear,
-            )
-
-    def _write_log(self, ref: TrainJobRef) -> bool:
-        """Write the log of an ended job, and return whether all of it is written."""
-        forwarder = task_log.create_log_forwarder(self.hook.client, ref, self.log, self._task_store)
-        forwarder.poll(ended=True)
-        return forwarder.position.complete
-
-    def _wait_without_deferring(self, ti: Any, ref: TrainJobRef) -> Any:
+    def _follow(self, ref: TrainJobRef) -> Any:
+        """Wait for a job and those that its RestartPolicy starts after it, or defer; return what the task returns."""
+        end: JobEnd | None = None
         try:
-            job_location.check_place(self._ref_data, self.hook.client)
-            outcome = self._observe_once(ref)[1]
-        except JobElsewhereError as error:
-            raise self._build_elsewhere_error(error) from error
-        return self._complete(ti, *(self._wait(ti, ref) if outcome is None else (outcome, False)))
+            for attempt in self.hook.client.attempts(ref, submit=self._start_next):
+                end = self._waiting.take_end(attempt.ref) or self._read_end(attempt.ref)
+                is_skipped = end is not None and end.outcome.reused and self.on_reuse == "skip"
+                if not self.wait_for_completion and not is_skipped:
+                    return self._memory.ref_data
+                end = end or self._defer_or_wait(attempt)
+                attempt.outcome = None if self._interrupted else end.outcome
+                self._record_end(end)
+        except TrainerError as error:  # Before a restart, or before a wait.
+            raise build_unreachable(self._memory.ref or ref, error) from error
+        finally:
+            self._is_waiting = False
+        assert end is not None  # noqa: S101 -- there is at least one attempt
+        return self._finish(end)
 
-    def _complete(self, ti: Any, outcome: Outcome, log_is_written: bool) -> Any:
-        """Finish the task with the end of a job, or continue with the one that follows it."""
-        following = self._record_end(ti, outcome, log_is_written)
-        return self._finish(ti, outcome, log_is_written) if following is None else self._follow_job(ti, following)
+    def _resume(self, ref: TrainJobRef) -> Any:
+        """Continue in this worker after the wait in the triggerer."""
+        end = self._waiting.take_end(ref, is_last=True)
+        if end is None:
+            return self._follow(ref)
+        self._record_end(end)  # The backend is not read again.
+        return self._finish(end)
+
+    def _defer_or_wait(self, attempt: Attempt) -> JobEnd:
+        """Return the end of a job that this worker waits for; defer the task if it waits in the triggerer."""
+        if self._waiting.is_deferred(attempt.ref):
+            self._memory.record_wait(attempt.ref, waits=False)
+            masked = connection_secrets.list_connection_fields(self.secrets, self.spec)
+            self._waiting.raise_deferral(masked=masked, on_clear=self.on_clear)
+        return self._wait(attempt)
 
     def _build_elsewhere_error(self, error: JobElsewhereError) -> TrainJobUnreachableError:
         # A retry knows of the job only by the storage that all tries share.
-        cls = TrainJobElsewhereError if self._task_store is None else TrainJobUnreachableError
+        cls = TrainJobUnreachableError if self._memory.is_shared else TrainJobElsewhereError
         return cls(f"{error}; for tasks on several hosts, set queue= to one host, or use a cluster")
 
-    def _read_task_store(self, context: Context) -> None:
+    def _begin(self, context: Context) -> None:
         self._ti = context["ti"]
-        self._task_store = context.get("task_state_store")
-        self._saved_ref = SavedRef(self._task_store, context["ti"])
-        self._saved_place = job_location.SavedPlace(self._task_store)
-        self._generation = task_owner.TaskGeneration(self._task_store, self._ti)
+        self._memory = TaskMemory(self._ti, context.get("task_state_store"))
+        self._waiting = JobWait(self, self._ti, self._memory, self.execution_timeout)
         self._run_partition = context.get("partition_key")
         self.partition = self.spec.get("partition") or self._run_partition
 
@@ -564,8 +516,8 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
                 raise
             raise TrainJobRejectedError(str(error)) from None
         try:
-            ref = self._saved_ref.ref
-            place = self._saved_place.place or (ref and ref.to_dict())
+            ref = self._memory.earlier_ref
+            place = self._memory.place or (ref and ref.to_dict())
             if place:
                 job_location.check_place(place, client, submits=True)
             if ref is not None:
@@ -578,36 +530,41 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
             # It was deleted, or cannot be read: the submit decides what happens.
             return
 
-    def _observe_once(self, ref: TrainJobRef) -> tuple[str, Outcome | None]:
-        statuses = [CREATED]
+    def _read_end(self, ref: TrainJobRef) -> JobEnd | None:
+        """Push the status of a job; return its end, with its log, if it has ended."""
+        client, statuses, outcome = self.hook.client, [CREATED], None
         try:
-            outcome = self.hook.client.wait(
-                ref,
-                timeout=0,
-                on_observation=lambda each: statuses.append(each.status),
-                fail_fast=self.fail_fast,
-                restarts=False,
-            )
-        except WaitTimeoutError:
-            return statuses[-1], None
-        return statuses[-1], outcome
+            if self._memory.waits_in_worker(ref):
+                job_location.check_place(self._memory.ref_data, client)
+            with suppress(WaitTimeoutError):
+                outcome = client.wait(
+                    ref,
+                    timeout=0,
+                    on_observation=lambda each: statuses.append(each.status),
+                    fail_fast=self.fail_fast,
+                    restarts=False,
+                )
+        except JobElsewhereError as error:
+            raise self._build_elsewhere_error(error) from error
+        self._ti.xcom_push(key="status", value=outcome.status if outcome else statuses[-1])
+        if outcome is None:
+            return None
+        if outcome.reused:
+            return JobEnd(outcome, log_is_written=True)  # Its log is that of another task.
+        forwarder = self._waiting.create_log_forwarder(ref)
+        if self.wait_for_completion:
+            forwarder.poll(ended=True)
+        return JobEnd(outcome, forwarder.position.complete)
 
-    def _wait(self, ti: Any, ref: TrainJobRef) -> tuple[Outcome, bool]:
-        """Wait in this worker for the end of a job; return its outcome, and whether all of its log is written."""
-        client = self.hook.client
-        forwarder = task_log.create_log_forwarder(client, ref, self.log, self._task_store)
-        self._generation.save(ref, waits=True)
-        from trainer_core.lifecycle.wait_state import PendingFailureLog  # Parsing a DAG file does not need it.
-
-        pending = PendingFailureLog(ref.name, lambda line: self.log.warning("%s", line))
-
-        suspension = SuspensionWatch(ref.name)
+    def _wait(self, attempt: Attempt) -> JobEnd:
+        """Wait in this worker for the end of a job."""
+        ref = attempt.ref
+        forwarder, report = self._waiting.create_log_forwarder(ref), self._waiting.create_report(ref)
+        self._memory.record_wait(ref, waits=True)
 
         def handle_observation(observation: Observation) -> None:
             self._is_waiting = False
-            pending.report(observation)
-            if suspension.has_changed(observation.status):
-                self.log.info("%s", suspension.describe(xcom.pull(ti, ACTION_KEY)))
+            report.write(observation)
             forwarder.poll(ended=observation.outcome is not None)
             if self._interrupted:
                 self._raise_interrupted(ref)
@@ -615,63 +572,51 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
 
         try:
             self._is_waiting = True
-            outcome = client.wait(ref, on_observation=handle_observation, fail_fast=self.fail_fast, restarts=False)
+            outcome = attempt.wait(handle_observation, self.fail_fast)
         except TrainerError as error:
             self._is_waiting = False
-            self._cancel_unless_retried(ti)
+            self._cancel_unless_retried()
             raise build_unreachable(ref, error) from error
         finally:
             self._is_waiting = False
-        return outcome, forwarder.position.complete
+        return JobEnd(outcome, forwarder.position.complete)
 
-    def _record_end(self, ti: Any, outcome: Outcome, log_is_written: bool) -> TrainJobRef | None:
-        """Record the end of a job; return the one that its RestartPolicy starts after it, None without any."""
-        self.outcome = outcome
-        self._generation.save(outcome.job, waits=False)
+    def _record_end(self, end: JobEnd) -> None:
+        """Record the end of a job, and report it if another one follows."""
+        self.outcome = end.outcome
+        self._memory.record_wait(end.outcome.job, waits=False)
         asked = self._has_tracking_option
-        self.run_url = tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, asked, self.log)
-        return None if self._interrupted else self._start_again(ti, outcome, log_is_written)
+        self.run_url = tracking.track_outcome(self.hook, self.mlflow_conn_id, end.outcome, asked, self.log)
+        if end.is_followed and not self._interrupted:
+            xcom.log_outcome(self.log, end.outcome, end.log_is_written)
+            self._is_waiting = True
 
-    def _finish(self, ti: Any, outcome: Outcome, log_is_written: bool) -> Any:
-        xcom.report_outcome(ti, self.log, outcome, log_is_written)
+    def _start_next(self, ended: Outcome) -> TrainJobRef:
+        """Submit the next attempt, in the same try."""
+        self._is_waiting = False
+        ref = self._start_job()
+        self.outcome = ended if ref == ended.job else None
+        return ref
+
+    def _finish(self, end: JobEnd) -> Any:
+        ti, outcome = self._ti, end.outcome
+        xcom.report_outcome(ti, self.log, outcome, end.log_is_written)
         if outcome.reused and self.on_reuse == "skip":
             raise AirflowSkipException(f"nothing has changed since TrainJob {outcome.reused_from} (Reuse)")
         if outcome.succeeded:
             assets.update_asset_events(self.outlets, outcome, self.spec.get("partition"))
             return xcom.keep_reserved(self, ti, outcome.result)
-        self._saved_ref.forget(outcome.job)
+        self._memory.forget(outcome.job)
         if self._interrupted:
             # `on_kill` cancelled the job, so its diagnosis must not decide whether Airflow retries the task.
             self._raise_interrupted(outcome.job)
         raise build_failure(outcome)
 
-    def _start_again(self, ti: Any, outcome: Outcome, log_is_written: bool) -> TrainJobRef | None:
-        """Start the next attempt that the job's RestartPolicy demands, in the same try; None if there is none."""
-        if outcome.restarts is None or outcome.restarts.following is None:
-            return None
-        xcom.log_outcome(self.log, outcome, log_is_written)
-        try:
-            self._is_waiting = True
-            attempts = self.hook.client.attempts(outcome.job, submit=lambda _: self._start_next(ti))
-            following = attempts.start_next(outcome)
-        except TrainerError as error:
-            raise build_unreachable(outcome.job, error) from error
-        finally:
-            self._is_waiting = False
-        if following is None:
-            return None
-        self.outcome = None
-        return following
-
-    def _start_next(self, ti: Any) -> TrainJobRef:
-        self._is_waiting = False
-        return self._start_job(ti)
-
     def _raise_interrupted(self, ref: TrainJobRef) -> NoReturn:
         if self._kill_result == "cancelled":
             with suppress(Exception):  # Airflow answers 404: a person has ended or cleared this task instance.
-                self._saved_ref.forget(ref)
-                self._generation.save(ref, waits=False)
+                self._memory.forget(ref)
+                self._memory.record_wait(ref, waits=False)
             result = "was cancelled"
         elif self._kill_result == "kept":
             result = "keeps running: only the worker was stopped, and the next try attaches to it"
@@ -683,28 +628,35 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
             result = "may still run: its cancellation failed or has not ended, see the log above"
         raise TrainJobInterruptedError(f"task {self.task_id!r} was killed; TrainJob {ref.name!r} {result}")
 
-    def _cancel_unless_retried(self, ti: Any) -> None:
-        """Cancel the job on the last try; an earlier try leaves it for the next one to attach to."""
-        if ti.try_number > ti.max_tries:
-            self._cancel(ti)
+    def _raise_timeout(self, ended: JobEvent) -> NoReturn:
+        if ended.cancelled:
+            self._memory.forget(ended.job)
+            self._ti.xcom_push(key="status", value=FAILED)
+        raise TrainJobTimeoutError(f"{self._timeout_reason}: {ended.timeout}")
 
-    def _cancel(self, ti: Any) -> str:
+    def _raise_unreachable(self, ref: TrainJobRef, reason: Any) -> NoReturn:
+        self._cancel_unless_retried()
+        raise build_unreachable(ref, reason)
+
+    def _cancel_unless_retried(self) -> None:
+        """Cancel the job on the last try; an earlier try leaves it for the next one to attach to."""
+        if self._ti.try_number > self._ti.max_tries:
+            self._cancel()
+
+    def _cancel(self) -> str:
         """Cancel the job according to `on_kill`, and return the result, for a message."""
-        ref = self._ref or self._pull_ref(ti)
+        if self._memory.ref is None:
+            self._memory.pull_ref()
+        ref = self._memory.ref
         if ref is None:
             return "was not submitted"
         if self.on_kill_policy != "cancel":
             return "keeps running (on_kill='keep')"
-        if not cancellation.cancel_job(self.hook, self._ref_data, self.log):
+        if not cancellation.cancel_job(self.hook, self._memory.ref_data, self.log):
             return "may still run: its cancellation failed, see the log above"
-        self._saved_ref.forget(ref)
-        ti.xcom_push(key="status", value=FAILED)
+        self._memory.forget(ref)
+        self._ti.xcom_push(key="status", value=FAILED)
         return "was cancelled"
-
-    def _pull_ref(self, ti: Any) -> TrainJobRef | None:
-        """Return the ref that this task instance pushed before it was deferred; None if there is none."""
-        self._ref_data = xcom.pull(ti, "ref") or {}
-        return TrainJobRef.from_dict(self._ref_data) if self._ref_data else None
 
 
 def build_unreachable(ref: TrainJobRef, reason: Any) -> TrainJobUnreachableError:

@@ -7,38 +7,54 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider import assets, cancellation, connections, deferral, job_location, task_log, tracking, xcom
+from airflow_provider import assets, cancellation, connections, job_location, tracking, xcom
 from airflow_provider.compat import REPORT_SECONDS, AirflowException, AirflowSensorTimeout, AirflowSkipException
 from airflow_provider.exceptions import TrainJobRejectedError, TrainJobUnreachableError, build_failure
 from airflow_provider.hooks.mlflow import MlflowHook
 from airflow_provider.hooks.trainjob import TrainJobHook
+from airflow_provider.job_wait import JobEnd, JobWait
 from airflow_provider.lineage import OpenLineageMixin
-from airflow_provider.person_actions import ACTION_KEY, SuspensionWatch
 from airflow_provider.task_log import LogForwarder
-from airflow_provider.trigger_event import JobEvent
+from airflow_provider.task_memory import TaskMemory
 from trainer_core.base import validation
 from trainer_core.base.errors import JobElsewhereError, TrainerError
-from trainer_core.client.waiting import finish_wait
+from trainer_core.client.waiting import compute_restart_delay, finish_wait
 from trainer_core.lifecycle import wait_state
-from trainer_core.lifecycle.wait_state import PendingFailureLog
 from trainer_core.model.config import BackendConfig
-from trainer_core.model.jobs import Outcome, TrainJobRef, mark_reused
+from trainer_core.model.jobs import TrainJobRef, mark_reused
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider.trigger_event import JobEvent
+
 __all__ = ["TrainJobSensor"]
 
-_STATE_KEY = "trainjob_trouble"
 #: Least interval of mode="reschedule".
 _MIN_INTERVAL = 2 * REPORT_SECONDS
-#: What the sensor knows of the job that it waits for.
-_OF_JOB = ("ref", "_state", "_saved_state", "_log_forwarder", "_suspension", "_pending_failures")
+
+
+class _Poll:
+    """What a sensor knows of one TrainJob, from poke to poke."""
+
+    def __init__(self, ref: TrainJobRef, now: float, fail_fast: bool, memory: TaskMemory, waiting: JobWait) -> None:
+        self.ref = ref
+        self.saved = memory.read_wait(ref)
+        self.state = wait_state.restore(wait_state.start(ref, now, fail_fast=fail_fast), self.saved)
+        self.report = waiting.create_report(ref)
+        self.end: JobEnd | None = None
+        #: When the next attempt is started.
+        self.restart_at: float | None = None
+        self._waiting = waiting
+
+    @cached_property
+    def log(self) -> LogForwarder:
+        return self._waiting.create_log_forwarder(self.ref)
 
 
 class TrainJobSensor(OpenLineageMixin, assets.ChecksMapping, BaseSensorOperator):
@@ -125,10 +141,10 @@ class TrainJobSensor(OpenLineageMixin, assets.ChecksMapping, BaseSensorOperator)
         self.on_kill_policy = on_kill
         self.fail_fast = fail_fast
         self.restarts = restarts
-        #: Airflow 3.3 and later, mode="reschedule": storage that all pokes of the sensor share.
-        self._task_store: Any = None
+        self._memory = TaskMemory()
+        self._poll: _Poll | None = None
 
-    @cached_property
+    @property
     def ref(self) -> TrainJobRef:
         """Ref of the TrainJob, available after rendering.
 
@@ -137,9 +153,11 @@ class TrainJobSensor(OpenLineageMixin, assets.ChecksMapping, BaseSensorOperator)
         """
         return TrainJobRef.from_dict(self._ref_data)
 
-    @cached_property
+    @property
     def _ref_data(self) -> dict[str, Any]:
         """The ref as JSON data, with the place that its submitter resolved."""
+        if self._memory.ref_data:
+            return self._memory.ref_data  # Of an attempt that it has started.
         try:
             data = job_location.parse_ref_data(self.job)
             TrainJobRef.from_dict(data)
@@ -163,20 +181,19 @@ class TrainJobSensor(OpenLineageMixin, assets.ChecksMapping, BaseSensorOperator)
             TrainJobUnreachableError: The status of the job can no longer be read.
             AirflowSensorTimeout: The job did not end within `timeout`.
         """
+        self._begin(context)
         self._check_place()
-        xcom.push_ref(context["ti"], self._ref_data)
+        self._memory.push_ref(self._ref_data)
         if self.deferrable:
             # resume_execution() applies soft_fail and never_fail, as it does after the deferral.
-            return self.resume_execution(self._defer_unless_ended.__name__, {}, context)
-        if self.reschedule:
-            self._task_store = context.get("task_state_store")
-            if self.poke_interval != self._given_interval:
-                self.log.info(
-                    "poke_interval is %g s instead of %g s: Airflow fails a task that is rescheduled sooner than twice "
-                    "[workers] min_heartbeat_interval",
-                    self.poke_interval,
-                    self._given_interval,
-                )
+            return self.resume_execution(self._poke_or_raise_deferral.__name__, {}, context)
+        if self.poke_interval != self._given_interval:
+            self.log.info(
+                "poke_interval is %g s instead of %g s: Airflow fails a task that is rescheduled sooner than twice "
+                "[workers] min_heartbeat_interval",
+                self.poke_interval,
+                self._given_interval,
+            )
         try:
             return super().execute(context)
         except (AirflowSensorTimeout, AirflowSkipException):
@@ -195,56 +212,32 @@ class TrainJobSensor(OpenLineageMixin, assets.ChecksMapping, BaseSensorOperator)
             return  # It cannot be reached now: the wait retries.
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Read the status of the job once."""
-        try:
-            observation = self.hook.client.observe(self.ref)
-        except TrainerError as error:
-            self._state = self._record_error(error)
-            self.log.warning("TrainJob %s: its status cannot be read, retrying: %s", self.ref.name, error)
-        except ValueError as error:
-            raise TrainJobRejectedError(str(error)) from error
-        else:
-            self._pending_failures.report(observation)
-            if self._suspension.has_changed(observation.status):
-                self.log.info("%s", self._suspension.describe(xcom.pull(context["ti"], ACTION_KEY)))
-            self._state = self._state.on_observation(observation, self._now())
-            self._write_log(observation.status)
-        if self._state.outcome is None:
-            self._save_state()
+        """Read the status of the job once, and start the next attempt if it is due."""
+        if not self._memory.ref_data:
+            self._begin(context)
+        end = self._read_end()
+        if end is None or self._start_next(end):
             return PokeReturnValue(is_done=False)
-        outcome = finish_wait(self.hook.client.backend, self._state)
-        log_is_written = not self.reschedule and self._log_forwarder.position.complete
-        if self._start_again(context["ti"], outcome, log_is_written):
-            return PokeReturnValue(is_done=False)
-        return PokeReturnValue(is_done=True, xcom_value=self._finish(context["ti"], outcome, log_is_written))
+        return PokeReturnValue(is_done=True, xcom_value=self._finish(end))
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Finish the task with the event of the trigger; if it carries an outcome, the backend is not read again."""
-        ended = JobEvent.parse(event)
-        ref = ended.job
-        self._ref_data = xcom.pull(context["ti"], "ref") or self._ref_data  # Of an attempt that it has started.
-        if ref != self.ref:
-            # Airflow can deliver the event of a trigger that belongs to an earlier, cleared try.
-            self.log.info("TrainJob %s belongs to an earlier try; waiting for %s", ref.name, self.ref.name)
-            return self._defer_unless_ended(context)
-        if ended.outcome is not None:
-            log_is_written = task_log.forward_remaining_log(lambda: self.hook.client, ref, self.log, None, ended.log)
-            outcome = Outcome.from_dict(ended.outcome)
-            if self._start_again(context["ti"], outcome, log_is_written):
-                return self._defer_unless_ended(context)
-            return self._finish(context["ti"], outcome, log_is_written)
-        if ended.timeout is not None:
-            raise AirflowSensorTimeout(f"the timeout of {self.timeout:g} s is over: {ended.timeout}")
-        if ended.elsewhere:
-            self.log.warning("The triggerer cannot see TrainJob %s; waiting in this worker", ref.name)
-            return super().execute(context)
-        raise TrainJobUnreachableError(f"TrainJob {ref.name!r}: its status can no longer be read: {ended.error}")
+        self._begin(context)
+        self._memory.pull_ref()
+        self._waiting.receive(event)
+        end = self._waiting.take_end(self.ref)
+        if end is not None and not self._start_next(end, is_due=True):  # The trigger has waited for the delay.
+            return self._finish(end)
+        return self._poke_or_raise_deferral(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume after the deferral. If Airflow itself ended the deferral, apply `on_kill`."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except (AirflowSensorTimeout, AirflowSkipException):
+            if not self._memory.ref_data:
+                self._begin(context)
+                self._memory.pull_ref()
             self._cancel()
             raise
 
@@ -253,89 +246,102 @@ class TrainJobSensor(OpenLineageMixin, assets.ChecksMapping, BaseSensorOperator)
         if self.on_kill_policy == "cancel":
             cancellation.cancel_job_from_signal_handler(self.hook, self._ref_data, self.log)
 
-    @cached_property
-    def _state(self) -> wait_state.WaitState:
-        state = wait_state.start(self.ref, self._now(), fail_fast=self.fail_fast)
-        return wait_state.restore(state, self._saved_state)
+    def _begin(self, context: Context) -> None:
+        ti, is_rescheduled = context["ti"], self.reschedule and not self.deferrable
+        # With mode="reschedule" all pokes of the sensor share the storage.
+        self._memory = TaskMemory(ti, context.get("task_state_store") if is_rescheduled else None)
+        limits = [timedelta(seconds=self.timeout), self.execution_timeout]
+        self._waiting = JobWait(self, ti, self._memory, min(limit for limit in limits if limit is not None))
+        self._memory.ref_data, self._poll = self._ref_data, None
 
-    @cached_property
-    def _saved_state(self) -> dict[str, Any]:
-        """What the last poke of mode="reschedule" stored for this job."""
-        saved = self._task_store.get(_STATE_KEY) if self._task_store is not None else None
-        return dict(saved["of"]) if saved and saved["uid"] == self.ref.uid else {}
+    def _get_poll(self) -> _Poll:
+        if self._poll is None or self._poll.ref != self.ref:
+            self._poll = _Poll(self.ref, self._now(), self.fail_fast, self._memory, self._waiting)
+        return self._poll
 
     def _now(self) -> float:
         """Return a time in seconds; with mode="reschedule" by the wall clock, because each poke is another process."""
         return time.time() if self.reschedule else time.monotonic()
 
-    def _save_state(self) -> None:
-        """Store since when a failure is pending, and the errors in a row, for the next poke of mode="reschedule"."""
-        state = self._state.to_dict()
-        if self._task_store is not None and state != self._saved_state:
-            self._saved_state = state
-            self._task_store.set(_STATE_KEY, {"uid": self.ref.uid, "of": state})
-
-    @cached_property
-    def _log_forwarder(self) -> LogForwarder:
-        return LogForwarder(self.hook.client, self.ref, lambda line: self.log.info("%s", line))
-
-    @cached_property
-    def _suspension(self) -> SuspensionWatch:
-        return SuspensionWatch(self.ref.name)
-
-    @cached_property
-    def _pending_failures(self) -> PendingFailureLog:
-        return PendingFailureLog(self.ref.name, lambda line: self.log.warning("%s", line))
-
-    def _record_error(self, error: TrainerError) -> wait_state.WaitState:
+    def _read_end(self) -> JobEnd | None:
+        """Read the status of the job once; return its end if it has ended."""
+        poll = self._get_poll()
+        if poll.end is not None:
+            return poll.end
         try:
-            return self._state.on_error(error, self._now())
-        except TrainerError as last:
-            raise TrainJobUnreachableError(
-                f"TrainJob {self.ref.name!r}: its status can no longer be read: {last}"
-            ) from last
-
-    def _write_log(self, status: str) -> None:
-        """Write new lines of the job's log; with mode="reschedule", where each poke would repeat them, the status."""
-        if self.reschedule:
-            self.log.info("TrainJob %s is %s", self.ref.name, status)
+            observation = self.hook.client.observe(poll.ref)
+        except TrainerError as error:
+            try:
+                poll.state = poll.state.on_error(error, self._now())
+            except TrainerError as last:
+                self._raise_unreachable(poll.ref, last)
+            self.log.warning("TrainJob %s: its status cannot be read, retrying: %s", poll.ref.name, error)
+        except ValueError as error:
+            raise TrainJobRejectedError(str(error)) from error
         else:
-            self._log_forwarder.poll(ended=self._state.outcome is not None)
+            poll.report.write(observation)
+            poll.state = poll.state.on_observation(observation, self._now())
+            if self.reschedule:  # Each poke would repeat the log.
+                self.log.info("TrainJob %s is %s", poll.ref.name, observation.status)
+            else:
+                poll.log.poll(ended=poll.state.outcome is not None)
+        if poll.state.outcome is not None:
+            outcome = finish_wait(self.hook.client.backend, poll.state)
+            poll.end = JobEnd(outcome, not self.reschedule and poll.log.position.complete)
+        elif (state := poll.state.to_dict()) != poll.saved:
+            # Since when a failure is pending, and the errors in a row.
+            poll.saved = state
+            self._memory.save_wait(poll.ref, state)
+        return poll.end
 
-    def _defer_unless_ended(self, context: Context) -> Any:
+    def _poke_or_raise_deferral(self, context: Context) -> Any:
+        """Return what the sensor returns for a job that has ended; defer it otherwise, or wait in this worker."""
         poked = self.poke(context)
         if poked:
             return poked.xcom_value
-        limits = [timedelta(seconds=self.timeout), self.execution_timeout]
+        if self._memory.waits_in_worker(self.ref):
+            return super().execute(context)
         with suppress(ValueError, AirflowException):  # Reported with the end of the job.
             tracking.configure(self.hook, self.mlflow_conn_id)
-        return deferral.defer_task(
-            self, context["ti"], self._ref_data, min(limit for limit in limits if limit is not None)
-        )
+        return self._waiting.raise_deferral()
 
-    def _start_again(self, ti: Any, outcome: Outcome, log_is_written: bool) -> bool:
-        """Wait from now on for the next attempt that the job's RestartPolicy demands; return False without one."""
-        if not self.restarts or outcome.restarts is None or outcome.restarts.following is None:
+    def _start_next(self, end: JobEnd, *, is_due: bool = False) -> bool:
+        """Wait from now on for the next attempt that the job's RestartPolicy demands; return False without one.
+
+        It is started once its delay is over, by a later poke if need be.
+        """
+        if not (self.restarts and end.is_followed):
             return False
-        xcom.log_outcome(self.log, outcome, log_is_written)
-        tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, False, self.log)
+        poll, outcome, clock = self._get_poll(), end.outcome, self.hook.client.backend.clock
+        if poll.restart_at is None:
+            poll.restart_at = clock.monotonic() + (compute_restart_delay(outcome, clock) or 0.0)
+            xcom.log_outcome(self.log, outcome, end.log_is_written)
+            tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, False, self.log)
+        if not is_due and clock.monotonic() < poll.restart_at:
+            return True
+        remaining = max(0.0, (self._waiting.deadline or 0.0) - time.time())
         try:
-            following = self.hook.client.start_again(outcome)
+            attempts = self.hook.client.attempts(outcome.job, timeout=remaining)
+            following = attempts.start_next(outcome, is_due=True)
         except TrainerError as error:
             raise TrainJobUnreachableError(f"TrainJob {outcome.job.name!r} cannot be started again: {error}") from error
         if following is None:
             return False
-        self._ref_data = {**self._ref_data, **following.to_dict()}
-        for name in _OF_JOB:
-            vars(self).pop(name, None)
-        xcom.push_ref(ti, self._ref_data)
+        self._memory.push_ref({**self._ref_data, **following.to_dict()})
         return True
 
-    def _finish(self, ti: Any, outcome: Outcome, log_is_written: bool) -> Any:
-        outcome = mark_reused(outcome) if self.ref.reused else outcome
+    def _raise_timeout(self, ended: JobEvent) -> NoReturn:
+        raise AirflowSensorTimeout(f"the timeout of {self.timeout:g} s is over: {ended.timeout}")
+
+    def _raise_unreachable(self, ref: TrainJobRef, reason: Any) -> NoReturn:
+        error = reason if isinstance(reason, Exception) else None
+        raise TrainJobUnreachableError(f"TrainJob {ref.name!r}: its status can no longer be read: {reason}") from error
+
+    def _finish(self, end: JobEnd) -> Any:
+        ti, outcome = self._waiting.ti, mark_reused(end.outcome) if self.ref.reused else end.outcome
         self.outcome = outcome
         self.run_url = tracking.track_outcome(self.hook, self.mlflow_conn_id, outcome, False, self.log)
-        xcom.report_outcome(ti, self.log, outcome, log_is_written)
+        xcom.report_outcome(ti, self.log, outcome, end.log_is_written)
         if outcome.succeeded:
             assets.update_asset_events(self.outlets, outcome, self._ref_data.get(job_location.PARTITION_KEY))
             return xcom.keep_reserved(self, ti, outcome.result)

@@ -131,8 +131,7 @@ def test_a_sensor_in_reschedule_mode_fails_fast_across_pokes(cluster, client, li
     def poke():
         """Poke as in a separate process."""
         sensor = TrainJobSensor(task_id="wait", job=job, mode="reschedule", **where)
-        sensor._task_store = store
-        return sensor.poke({"ti": StandInTaskInstance("wait")}).is_done
+        return sensor.poke({"ti": StandInTaskInstance("wait"), "task_state_store": store}).is_done
 
     with pytest.raises(exceptions.TrainJobUnschedulableError):
         cluster.until(poke)
@@ -153,16 +152,17 @@ def test_a_sensor_in_reschedule_mode_counts_errors_across_pokes(cluster, client,
 
     def build_sensor(kind):
         sensor = TrainJobSensor(task_id="wait", job=job, mode="reschedule", **where)
-        sensor._task_store, sensor.hook.client = store, kind(client.config)
+        sensor.hook.client = kind(client.config)
         return sensor
 
+    context = {"ti": ti, "task_state_store": store}
     for _ in range(wait_state.MAX_CONSECUTIVE_ERRORS - 1):
-        assert not build_sensor(Damaged).poke({"ti": ti}).is_done
-    assert not build_sensor(TrainerClient).poke({"ti": ti}).is_done
+        assert not build_sensor(Damaged).poke(context).is_done
+    assert not build_sensor(TrainerClient).poke(context).is_done
     for _ in range(wait_state.MAX_CONSECUTIVE_ERRORS - 1):
-        assert not build_sensor(Damaged).poke({"ti": ti}).is_done
+        assert not build_sensor(Damaged).poke(context).is_done
     with pytest.raises(exceptions.TrainJobUnreachableError, match="the job is damaged"):
-        build_sensor(Damaged).poke({"ti": ti})
+        build_sensor(Damaged).poke(context)
 
 
 def test_without_fail_fast_the_job_keeps_waiting(cluster, client, where, train):

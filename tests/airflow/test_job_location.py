@@ -14,13 +14,14 @@ import pytest
 from airflow_fakes import double
 from fake_cluster import Cluster
 
-from airflow_provider import cancellation, client_cache, task_owner
+from airflow_provider import cancellation, client_cache
 from airflow_provider.compat import TaskDeferred
 from airflow_provider.exceptions import TrainJobConnectionMissingError, TrainJobUnreachableError
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.operators.manage import DeleteTrainJobOperator
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
+from airflow_provider.task_memory import TaskMemory
 from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core import CustomTrainer, LocalProcessBackendConfig, TrainerClient
@@ -221,7 +222,7 @@ def test_a_job_that_a_task_has_attached_to_since_is_not_cancelled(uncancelled, f
 
 def test_a_cleared_task_that_attaches_to_the_job_of_a_lost_worker_labels_it(submitted, first):
     ti, store = submitted
-    task_owner.TaskGeneration(store, ti).save(TrainJobRef.from_dict(ti.xcoms["ref"]), waits=True)
+    TaskMemory(ti, store).record_wait(TrainJobRef.from_dict(ti.xcoms["ref"]), waits=True)
 
     assert run_again(submitted, cleared=True)["uid"] == ti.xcoms["ref"]["uid"]
 

@@ -27,7 +27,7 @@ from airflow_provider.exceptions import (
     TrainJobUnreachableError,
 )
 from airflow_provider.operators.trainjob import InitializeOperator, TrainJobOperator
-from airflow_provider.task_store import SavedRef
+from airflow_provider.task_memory import TaskMemory
 from airflow_provider.testing.tasks import StandInTaskInstance
 from airflow_provider.triggers.trainjob import TrainJobTrigger
 from trainer_core import (
@@ -386,7 +386,7 @@ def test_a_job_whose_wait_has_timed_out_is_saved_until_it_is_cancelled(waiting, 
 def test_a_task_that_has_moved_to_another_backend_is_refused(home, client):
     store, ti = TaskStore(), StandInTaskInstance(max_tries=3)
     earlier = TrainJobRef("container", "default", "train", "uid-1", "another host")
-    SavedRef(store, ti).save(earlier)
+    TaskMemory(ti, store).record_submit(earlier.to_dict())
     with pytest.raises(TrainJobUnreachableError, match=r"'train' was submitted to backend 'container', and .* 'local'"):
         an_operator().execute({"ti": ti, "task_state_store": store})
     assert names(client) == []

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from airflow_fakes import fail
 from clock import Clock
 
 from airflow_provider import task_log as task_log_module
+from airflow_provider.job_wait import JobWait
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.task_log import LogForwarder, LogPosition
+from airflow_provider.task_memory import TaskMemory
+from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import CustomTrainer, JobNotFoundError, TrainJobRef
+from trainer_core.model.jobs import COMPLETE, Outcome
 from trainer_core.model.logs import LogChunk
 
 REF = TrainJobRef("local", "/home", "a-job", "uid")
@@ -160,35 +165,50 @@ class BrokenStore:
     set = get
 
 
+def create_wait(log, task, store=None):
+    memory, ti = TaskMemory(StandInTaskInstance()), StandInTaskInstance()
+    memory._store = store
+    return JobWait(SimpleNamespace(log=task, hook=SimpleNamespace(client=log)), ti, memory, None)
+
+
+def create_forwarder(log, ref, task, store):
+    return create_wait(log, task, store).create_log_forwarder(ref)
+
+
+def receive_end(wait, saved):
+    """Take the event of a trigger whose job has ended, with the position in its log."""
+    wait.receive({"ref": REF.to_dict(), "outcome": Outcome(ref=REF.to_dict(), status=COMPLETE).to_dict(), "log": saved})
+
+
 def test_only_lines_that_the_trigger_did_not_write_are_written(log):
     log.poll("one")
     task = TaskLog()
     log.lines.append(("node-0", "two"))
-    task_log_module.forward_remaining_log(lambda: log, REF, task, None, log.forwarder.position.to_dict())
+    receive_end(create_wait(log, task), log.forwarder.position.to_dict())
     assert task.lines == ["[node-0] two"]
 
 
 @pytest.mark.parametrize("saved", [None, {"uid": "uid", "complete": True}])
 def test_without_remaining_lines_no_client_is_created(saved):
-    task_log_module.forward_remaining_log(pytest.fail, REF, None, None, saved)
+    wait = JobWait(SimpleNamespace(), None, TaskMemory(StandInTaskInstance()), None)
+    receive_end(wait, saved)
+    assert wait.take_end(REF).log_is_written is (saved is not None)
 
 
 def test_the_next_try_continues_where_the_previous_one_stopped(log):
     store, task = Store(), TaskLog()
     log.lines.append(("node-0", "one"))
-    task_log_module.create_log_forwarder(log, REF, TaskLog(), store).poll()
+    create_forwarder(log, REF, TaskLog(), store).poll()
     log.lines.append(("node-0", "two"))
-    task_log_module.create_log_forwarder(log, REF, task, store).poll(ended=True)
+    create_forwarder(log, REF, task, store).poll(ended=True)
     assert task.lines == ["[node-0] two"]
 
 
 def test_the_next_try_writes_the_whole_log_of_another_job(log):
     store, task = Store(), TaskLog()
     log.lines.append(("node-0", "one"))
-    task_log_module.create_log_forwarder(log, REF, TaskLog(), store).poll(ended=True)
-    task_log_module.create_log_forwarder(log, TrainJobRef("local", "/home", "a-job-1", "another"), task, store).poll(
-        ended=True
-    )
+    create_forwarder(log, REF, TaskLog(), store).poll(ended=True)
+    create_forwarder(log, TrainJobRef("local", "/home", "a-job-1", "another"), task, store).poll(ended=True)
     assert task.lines == ["[node-0] one"]
 
 
@@ -197,7 +217,7 @@ def test_without_a_store_the_next_try_writes_the_whole_log(log, store):
     log.lines.append(("node-0", "one"))
     for _ in range(2):
         task = TaskLog()
-        task_log_module.create_log_forwarder(log, REF, task, store).poll(ended=True)
+        create_forwarder(log, REF, task, store).poll(ended=True)
         assert task.lines == ["[node-0] one"]
 
 

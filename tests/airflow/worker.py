@@ -49,26 +49,26 @@ class Task(TrainJobOperator):
 
     stop: str | None = None
 
-    def _submit(self, ti):
+    def _submit(self):
         die_at("before-submit", self.stop)
-        ref = super()._submit(ti)
+        ref = super()._submit()
         die_at("after-submit", self.stop)
         return ref
 
-    def _wait(self, ti, ref):
+    def _wait(self, attempt):
         die_at("before-waiting", self.stop)
-        return super()._wait(ti, ref)
+        return super()._wait(attempt)
 
     def defer(self, **arguments):
         die_at("before-deferring", self.stop)
         super().defer(**arguments)
 
-    def _record_end(self, ti, outcome, log_is_written):
+    def _record_end(self, end):
         die_at("before-finishing", self.stop)
-        return super()._record_end(ti, outcome, log_is_written)
+        super()._record_end(end)
 
-    def _finish(self, ti, outcome, log_is_written):
-        result = super()._finish(ti, outcome, log_is_written)
+    def _finish(self, end):
+        result = super()._finish(end)
         die_at("before-returning", self.stop)
         return result
 

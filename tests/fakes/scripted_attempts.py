@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import Any
 
 from clock import Clock
@@ -19,6 +20,9 @@ from trainer_core.model.request import TrainJobRequest
 
 class ScriptedBackend(ManualBackend):
     """Each TrainJob fails after `run_seconds` in a way that a retry can help. Only a wait takes time."""
+
+    name = "debug"  # That of the configuration of its client.
+    accepts = ManualBackend.accepts | {"RestartPolicy"}
 
     def __init__(self, run_seconds: float) -> None:
         super().__init__()
@@ -38,8 +42,11 @@ class ScriptedBackend(ManualBackend):
         job = self._get(ref)
         if job.outcome is None and not self.seconds_left(ref):
             self.fail(ref.name, retryable=True)
+            assert job.outcome is not None
+            ended_at = datetime.fromtimestamp(self.clock.now, timezone.utc).isoformat()
+            job.outcome = replace(job.outcome, finished_at=ended_at)
             restarts = get_attempt_restarts(job.request)
-            if restarts is not None and job.outcome is not None:
+            if restarts is not None:
                 job.outcome = decide_outcome(job.outcome, restarts, None)
         return super().observe(ref)
 

@@ -124,15 +124,16 @@ class Attempts:
         """Return the restart that follows the end of an attempt; None if there is none."""
         return None if ended is None else restart_policy.decide_next(ended, self._rules, self._restarts)
 
-    def start_next(self, ended: Outcome) -> TrainJobRef | None:
-        """Start the attempt that follows a failed one, once its delay is over; return None if there is none.
+    def start_next(self, ended: Outcome, *, is_due: bool = False) -> TrainJobRef | None:
+        """Start the attempt that follows a failed one; return None if there is none.
 
-        None also for a TrainJob that a person has deleted, so that it is not started again.
+        Once its delay is over, unless the caller says that it `is_due`. None also for a TrainJob that a person has
+        deleted, so that it is not started again.
         """
         cause = self.decide_next(ended)
         if cause is None:
             return None
-        delay = waiting.compute_restart_delay(ended, self._clock)
+        delay = 0.0 if is_due else waiting.compute_restart_delay(ended, self._clock)
         delay = cause.delay if delay is None else delay
         pause = f" in {delay:.0f} s" if delay else ""  # Without one it may exist.
         _log.warning("%s; the next attempt follows%s", wait_state.failure_message(ended), pause)
