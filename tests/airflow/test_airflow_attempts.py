@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 from scripted_attempts import PLANS, ask, create_scripted_client
 
 from airflow_provider.compat import TaskDeferred
-from airflow_provider.exceptions import TrainJobFailedError
+from airflow_provider.exceptions import TrainJobFailedError, TrainJobRejectedError
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.testing.tasks import StandInTaskInstance
 from trainer_core import CustomTrainerContainer, RestartPolicy
+from trainer_core.base.errors import InvalidRequestError
 from trainer_core.client.waiting import compute_restart_delay
 
 ENDLESS = [plan for plan in PLANS if plan.timeout is None]
@@ -92,3 +95,18 @@ def test_a_sensor_follows_and_no_poke_takes_time(plan):
 def test_a_deferred_sensor_follows(plan):
     sensor, client = create_sensor(plan, deferrable=True)
     assert measure(client, lambda: end_deferrals(sensor, client, {"ti": StandInTaskInstance("wait")})) == plan.expect()
+
+
+def test_ten_frames_lead_from_execute_to_the_create_of_a_backend(monkeypatch):
+    frames = []
+
+    def create(*arguments):
+        names = [frame.name for frame in traceback.extract_stack()]
+        frames.extend(names[names.index("_start_job") - 1 :])
+        raise InvalidRequestError("it is refused")
+
+    operator, client = create_operator(ENDLESS[0])
+    monkeypatch.setattr(client.backend, "create", create)
+    with pytest.raises(TrainJobRejectedError, match="it is refused"):
+        operator.execute({"ti": StandInTaskInstance()})
+    assert (frames[0], frames[-1], len(frames) <= 10) == ("execute", "create", True)

@@ -114,7 +114,10 @@ class Backend(ABC):
         for _ in range(_MAX_ROUNDS):
             decision = adoption.decide(request, self.find_jobs(request))
             try:
-                return self._apply_decision(request, decision, before_create, prepare)
+                found = self._apply_decision(request, decision, before_create)
+                if isinstance(found, TrainJobRef):
+                    return found
+                return self.create(prepare(found, decision.attempt) if prepare else found, decision.attempt)
             except (NameTakenError, JobNotFoundError):
                 # Another process created or deleted the TrainJob after `find_jobs`.
                 continue
@@ -150,12 +153,9 @@ class Backend(ABC):
         return checkpoint_location.resolve_uri(self.resolve_request(request), None)
 
     def _apply_decision(
-        self,
-        request: TrainJobRequest,
-        decision: Decision,
-        before_create: Callable[[], None] | None,
-        prepare: Callable[[TrainJobRequest, int], TrainJobRequest] | None,
-    ) -> TrainJobRef:
+        self, request: TrainJobRequest, decision: Decision, before_create: Callable[[], None] | None
+    ) -> TrainJobRef | TrainJobRequest:
+        """Return the TrainJob to attach to; or end what is in the way, and return the request to create."""
         ended = self._observe_ended(request, decision)
         if ended is not None and restart_policy.is_final(request, ended):
             _log.warning(
@@ -177,8 +177,7 @@ class Backend(ABC):
                 with suppress(JobNotFoundError):
                     self.wait_for_left_processes(self.get_ref(name), request)
             named = request.with_name(decision.name).with_checkpoints_nonce(secrets.token_hex(5))
-            named = code_location.store(self._set_attempt(named, ended))
-            return self.create(prepare(named, decision.attempt) if prepare else named, decision.attempt)
+            return code_location.store(self._set_attempt(named, ended))
         self._check_same_partition(request, decision)
         self._warn_if_different(request, decision)
         ref = self.get_ref(decision.name)

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from threading import TIMEOUT_MAX
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 from trainer_core.base.secrets import redact
 
@@ -30,6 +30,14 @@ def read_limit(default: float) -> float:
     if not 0 <= seconds <= TIMEOUT_MAX:
         raise ValueError(f"{_LIMIT_VARIABLE} must be a number of seconds, at least 0, got {redact(text)}")
     return seconds
+
+
+class Retries(TypedDict):
+    """How long which errors are repeated: arguments of `repeat_while_failing`."""
+
+    may_pass: Callable[[Exception], bool]
+    limit: float
+    report: Callable[[Exception, float], object]
 
 
 def repeat_while_failing(

@@ -75,10 +75,12 @@ class JobRuns:
             return False
         return self._tracked[ref.uid]
 
+    def tracks_request(self, request: TrainJobRequest) -> bool:
+        """Return whether the job of a request can have a run."""
+        return self.tracks_all or request.policy.tracking is not None
+
     def submit(self, request: TrainJobRequest, before_create: Callable[[], None] | None) -> TrainJobRef:
-        """Submit a request, with a run that is created before the job if the job will be tracked."""
-        if not self.tracks_all and request.policy.tracking is None:
-            return self._backend.submit(request, before_create=before_create)
+        """Submit a request that can be tracked, with a run that is created before the job if the job will be."""
         from trainer_core.tracking.submission import prepare_submission
 
         submission = prepare_submission(request, self.server, self._backend, self.redact)

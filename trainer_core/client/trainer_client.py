@@ -13,7 +13,7 @@ from trainer_core.backends.base import Backend
 from trainer_core.backends.follower import Follower
 from trainer_core.base import naming, validation
 from trainer_core.base.errors import BackendUnavailableError, JobNotFoundError
-from trainer_core.base.retries import read_limit, repeat_while_failing
+from trainer_core.base.retries import Retries, read_limit, repeat_while_failing
 from trainer_core.base.secrets import redact
 from trainer_core.client import default_options, waiting
 from trainer_core.client.runs import JobRuns, TrackedRun
@@ -330,7 +330,8 @@ class TrainerClient:
             BackendUnavailableError: The backend cannot be reached.
         """
         request = default_options.apply(request, self._default_options)
-        return self.repeat_while_unavailable("The submit", lambda: self._submit(request, before_create), retry_seconds)
+        send = partial(self._submit, request, before_create)
+        return repeat_while_failing(send, **self._build_retries("The submit", retry_seconds))
 
     def _submit(self, request: TrainJobRequest, before_create: Callable[[], None] | None) -> TrainJobRef:
         if request.policy.reuse is not None:
@@ -340,7 +341,8 @@ class TrainerClient:
             if earlier is not None:
                 self._reused[earlier.job.name] = earlier
                 return earlier.job
-        ref = self.runs.submit(request, before_create)
+        submit = self.runs.submit if self.runs.tracks_request(request) else self.backend.submit
+        ref = submit(request, before_create=before_create)
         self._reused.pop(ref.name, None)
         return ref
 
@@ -351,15 +353,17 @@ class TrainerClient:
         found = self._reused.get(job.name) if job.reused else None
         return found if found is not None and found.job == job else None
 
-    def repeat_while_unavailable(self, what: str, send: Callable[[], _T], limit: float | None = None) -> _T:
+    def repeat_while_unavailable(self, what: str, send: Callable[[], _T]) -> _T:
         """Return what a call returns that is repeated while a cluster cannot be reached, as long as a submit."""
+        return repeat_while_failing(send, **self._build_retries(what))
+
+    def _build_retries(self, what: str, limit: float | None = None) -> Retries:
         seconds = read_limit(self._retry_seconds or _SUBMIT_SECONDS) if isinstance(self.config, ClusterConfig) else 0.0
-        return repeat_while_failing(
-            send,
-            lambda error: isinstance(error, BackendUnavailableError) and error.transient,
-            seconds if limit is None else min(limit, seconds),
-            lambda error, remaining: _log.warning("%s is repeated for %.0f s: %s", what, remaining, error),
-        )
+        return {
+            "may_pass": lambda error: isinstance(error, BackendUnavailableError) and error.transient,
+            "limit": seconds if limit is None else min(limit, seconds),
+            "report": lambda error, remaining: _log.warning("%s is repeated for %.0f s: %s", what, remaining, error),
+        }
 
     def _ask(self, send: Callable[[], _T]) -> _T:
         """Return the answer to a request that has the same effect twice; a patient client repeats it."""

@@ -151,16 +151,12 @@ class LocalProcessBackend(Backend):
         )
 
     def _apply_decision(
-        self,
-        request: TrainJobRequest,
-        decision: Decision,
-        before_create: Callable[[], None] | None,
-        prepare: Callable[[TrainJobRequest, int], TrainJobRequest] | None,
-    ) -> TrainJobRef:
+        self, request: TrainJobRequest, decision: Decision, before_create: Callable[[], None] | None
+    ) -> TrainJobRef | TrainJobRequest:
         if decision.action is Action.CREATE and decision.ended_attempts:
             # Usually they have no processes. They have some if the supervisor and its guard were killed.
             processes.kill_job_processes([self.get_ref(name).uid for name in decision.ended_attempts])
-        return super()._apply_decision(request, decision, before_create, prepare)
+        return super()._apply_decision(request, decision, before_create)
 
     def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
         plan = self.render(request)
