@@ -6,7 +6,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
-from trainer_core.model.patches import TrainingRuntimeSpecPatch, check_patch, merge_patches
+from trainer_core.model.patches import (
+    ContainerPatch as ContainerPatch,
+    JobSetSpecPatch as JobSetSpecPatch,
+    JobSetTemplatePatch as JobSetTemplatePatch,
+    JobSpecPatch as JobSpecPatch,
+    JobTemplatePatch as JobTemplatePatch,
+    PodSpecPatch as PodSpecPatch,
+    PodTemplatePatch as PodTemplatePatch,
+    ReplicatedJobPatch as ReplicatedJobPatch,
+    TrainingRuntimeSpecPatch as TrainingRuntimeSpecPatch,
+    check_patch,
+    merge_patches,
+)
 from trainer_core.model.request import PATCH_MANAGER
 
 
