@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 from trainer_core import ContainerBackendConfig, CustomTrainer, TrainerClient
-from trainer_core.backends.container.engine_discovery import find_engine
+from trainer_core.backends.container.engine import find_engine
 
 MEGABYTES = [5, 10, 20, 30]
 LIMIT = 2.0

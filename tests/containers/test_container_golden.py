@@ -13,8 +13,8 @@ import pytest
 import yaml
 from container_jobs import build_job, build_plan, build_request
 
-from trainer_core.backends.container import create_request
-from trainer_core.backends.container.create_request import CreateInputs
+from trainer_core.backends.container import plan
+from trainer_core.backends.container.plan import CreateInputs
 from trainer_core.model.request import TrainJobRequest
 from trainer_core.packaging import argv_payload
 
@@ -43,11 +43,7 @@ def render_bodies(request: TrainJobRequest) -> str:
     """Return the bodies of all containers, without the code in their arguments."""
     job = build_job(request)
     inputs = CreateInputs("data-of-the-job", {"dataset": "/home/me/copy"}, {}, "trainjob-cache")
-    bodies = [
-        create_request.build_create_request(job, step, inputs)
-        for step in build_plan(request)["steps"]
-        if "image" in step
-    ]
+    bodies = [plan.build_create_request(job, step, inputs) for step in build_plan(request)["steps"] if "image" in step]
     for each in bodies:
         each["Entrypoint"] = [_shorten(word) for word in each.get("Entrypoint", ())]
     return yaml.safe_dump(bodies, sort_keys=False, width=110)

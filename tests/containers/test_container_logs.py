@@ -14,7 +14,6 @@ from trainer_core.backends.container.logs import (
     ContainerLogCursor,
     LogReader,
     LogStream,
-    ProgressReader,
     find_tail_cursor,
 )
 
@@ -141,14 +140,14 @@ class OneLog:
 
 def test_the_last_progress_stays_when_other_lines_follow_and_when_the_container_is_removed():
     engine, node = OneLog(frame(0, '[trainjob:progress] {"step": 3}\n')), running("node-0")
-    reader = ProgressReader(engine)
-    assert reader.read(node).step == 3
+    reader = LogReader(engine)
+    assert reader.read_progress(node).step == 3
     engine.frames.append(frame(9, "epoch 1\n"))
-    assert reader.read(node).step == 3
+    assert reader.read_progress(node).step == 3
     engine.frames.append(frame(20, '[trainjob:progress] {"step": 5}\n'))
-    assert reader.read(node).step == 5
+    assert reader.read_progress(node).step == 5
     engine.frames = None
-    assert reader.read(node).step == 5
+    assert reader.read_progress(node).step == 5
 
 
 @pytest.mark.parametrize("node", [running("node-0"), exited("node-0")])
@@ -173,14 +172,14 @@ def test_lines_that_were_written_after_a_request_are_read_when_the_container_has
 
 def test_a_log_without_new_lines_is_not_read_again():
     engine, node = OneLog(*docker_frames([(7, "a")] * 1000), seconds=8), running("node-0")
-    reader = ProgressReader(engine)
-    reader.read(node)
+    reader = LogReader(engine)
+    reader.read_progress(node)
     engine.seconds, engine.returned = 90, 0
-    reader.read(node)
+    reader.read_progress(node)
     assert engine.returned == 1000
-    reader.read(node)
+    reader.read_progress(node)
     engine.frames += docker_frames([(90, '[trainjob:progress] {"step": 3}')])
-    assert reader.read(node).step == 3
+    assert reader.read_progress(node).step == 3
     assert engine.returned == 1001
 
 

@@ -19,7 +19,7 @@ from container_jobs import (
     with_containers,
 )
 
-from trainer_core.backends.container import job_journal, names, observations, outcome, timestamps
+from trainer_core.backends.container import job_journal, names, observations, outcome
 from trainer_core.backends.container.engine import EngineRequestError
 from trainer_core.backends.container.paths import RESULT_PATH
 from trainer_core.backends.container.reconcile import Fail, Start, next_action
@@ -156,7 +156,7 @@ def test_an_exit_code_above_128_is_a_signal(engine_code, code):
 
 
 def test_a_container_that_never_started_has_no_exit_code():
-    job = job_journal.parse_job([claim(build_job())], [raw_container(Status="created", StartedAt=timestamps.NEVER)])
+    job = job_journal.parse_job([claim(build_job())], [raw_container(Status="created", StartedAt=job_journal.NEVER)])
     (container,) = job.containers
     assert (container.is_new, container.exit_code, container.started) == (True, None, None)
 

@@ -11,9 +11,9 @@ import zlib
 import pytest
 from container_jobs import PACKAGED, build_job, build_plan, build_request, build_runtime
 
-from trainer_core.backends.container import create_request, plan
-from trainer_core.backends.container.create_request import CreateInputs
+from trainer_core.backends.container import plan
 from trainer_core.backends.container.paths import CODE_PATH
+from trainer_core.backends.container.plan import CreateInputs
 from trainer_core.base.errors import InvalidRequestError, UnsupportedError
 from trainer_core.model.request import TrainJobRequest
 
@@ -36,7 +36,7 @@ def patched(pod=None, **container):
 
 
 def build_body(step):
-    return create_request.build_create_request(build_job(), step, INPUTS)
+    return plan.build_create_request(build_job(), step, INPUTS)
 
 
 def test_torch_nodes_use_the_first_node_for_the_rendezvous():
@@ -209,12 +209,12 @@ def test_credentials_are_in_neither_arguments_nor_environment_nor_labels():
     asked = build_request(initializer={"dataset": {"storage_uri": "hf://owner/data"}})
     asked = asked.with_fields(literal_secrets={"dataset.ACCESS_TOKEN": "hf_secret"})
     step = build_plan(asked)["steps"][0]
-    job = create_request.build_create_request(
+    job = plan.build_create_request(
         build_job(asked), step, CreateInputs("data", {}, {"Entrypoint": ["python", "-m", "fetch"], "Cmd": None})
     )
     assert "hf_secret" not in json.dumps([job, step])
     assert job["Cmd"] == ["python", "-m", "fetch"]
-    assert create_request.SECRETS_PATH in job["Entrypoint"][2]
+    assert plan.SECRETS_PATH in job["Entrypoint"][2]
 
 
 @pytest.mark.parametrize(
@@ -241,9 +241,9 @@ def test_the_programs_of_a_node_are_those_that_its_options_need(monkeypatch):
 def test_an_initializer_image_without_a_program_is_explained(tmp_path):
     secrets = tmp_path / "secrets.json"
     secrets.write_text("{}")
-    program = create_request._LOAD_SECRETS.replace(create_request.SECRETS_PATH, str(secrets))
+    program = plan._LOAD_SECRETS.replace(plan.SECRETS_PATH, str(secrets))
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr.strip()) == (1, create_request._NO_COMMAND)
+    assert (ended.returncode, ended.stderr.strip()) == (1, plan._NO_COMMAND)
 
 
 def test_more_processes_than_one_machine_runs_are_refused():
@@ -262,17 +262,17 @@ def with_token(asked):
 def test_the_tracking_server_and_its_credentials_reach_the_node_of_a_function_by_a_file():
     asked = with_token(build_request(**TRACKED))
     step = build_plan(asked)["steps"][0]
-    body = create_request.build_create_request(build_job(asked), step, CreateInputs("data", {}, {}))
+    body = plan.build_create_request(build_job(asked), step, CreateInputs("data", {}, {}))
 
     assert "hf_secret" not in json.dumps([body, step])
     assert [each for each in body["Env"] if each.startswith("MLFLOW_")] == []
-    assert create_request.SECRETS_PATH in body["Entrypoint"][2]
+    assert plan.SECRETS_PATH in body["Entrypoint"][2]
     assert body["Cmd"] == step["command"]
 
 
 def test_a_tracking_server_without_credentials_is_in_the_environment():
     step = build_plan(build_request(**TRACKED))["steps"][0]
-    body = create_request.build_create_request(build_job(build_request()), step, CreateInputs("data", {}, {}))
+    body = plan.build_create_request(build_job(build_request()), step, CreateInputs("data", {}, {}))
 
     assert {f"{name}={value}" for name, value in TRACKING_ENV.items()} <= set(body["Env"])
     assert body["Entrypoint"] == step["command"]

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainer_core.backends.container import engine_discovery, runtimes
+from trainer_core.backends.container import engine as engine_discovery, runtimes
 from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.cli import main
 from trainer_core.model.config import ContainerBackendConfig

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainer_core import TrainerClient
-from trainer_core.backends.container import engine_discovery
-from trainer_core.backends.container.engine import Engine
+from trainer_core.backends.container.engine import Engine, connect_engine
 from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.model.config import ContainerBackendConfig, TrainingRuntimeSource
 
@@ -27,7 +26,7 @@ _RUN = os.environ.setdefault("TRAINJOB_TEST_RUN", uuid.uuid4().hex)
 @cache
 def _find_engine() -> Engine | None:
     try:
-        engine = engine_discovery.connect_engine(ContainerBackendConfig())
+        engine = connect_engine(ContainerBackendConfig())
     except BackendUnavailableError:
         return None
     return engine if engine.has_image(IMAGE) else None

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 from trainer_core.backends.base import COMMON_OPTIONS, Backend
 from trainer_core.backends.container import (
-    engine_discovery,
     job_journal,
     names,
     observations,
@@ -23,9 +22,9 @@ from trainer_core.backends.container import (
     reconcile,
     supervisor,
 )
-from trainer_core.backends.container.engine import Engine, EngineRequestError
+from trainer_core.backends.container.engine import PODMAN, Engine, EngineRequestError, connect_engine
 from trainer_core.backends.container.job_journal import ContainerJob
-from trainer_core.backends.container.logs import ContainerLogCursor, LogReader, ProgressReader
+from trainer_core.backends.container.logs import ContainerLogCursor, LogReader
 from trainer_core.backends.container.plan import SCHEMES, render_plan, strip_commands
 from trainer_core.backends.container.runner import stop_containers
 from trainer_core.backends.container.runtimes import RuntimeCatalog
@@ -86,7 +85,7 @@ class ContainerBackend(Backend):
 
     @cached_property
     def _engine(self) -> Engine:
-        return engine_discovery.connect_engine(self._config)
+        return connect_engine(self._config)
 
     @cached_property
     def _store(self) -> JobStore:
@@ -95,10 +94,6 @@ class ContainerBackend(Backend):
     @cached_property
     def _log_reader(self) -> LogReader:
         return LogReader(self._engine)
-
-    @cached_property
-    def _progress_reader(self) -> ProgressReader:
-        return ProgressReader(self._engine)
 
     def resolve_request(self, request: TrainJobRequest) -> TrainJobRequest:
         request = request.with_resource_interval(self._config.resource_interval)
@@ -354,11 +349,11 @@ class ContainerBackend(Backend):
                 return None
             return Progress(**{**recorded, "objective": ObjectiveReport.parse(recorded.get("objective"))})
         first = job.get_current_container("node-0")
-        return self._progress_reader.read(first) if first is not None and first.started else None
+        return self._log_reader.read_progress(first) if first is not None and first.started else None
 
     def _check_engine(self, request: TrainJobRequest, plan: Mapping[str, Any]) -> None:
         """Refuse what this engine cannot do, or would ignore."""
-        if self._engine.product == engine_discovery.PODMAN and any(step.get("gpus") for step in plan["steps"]):
+        if self._engine.product == PODMAN and any(step.get("gpus") for step in plan["steps"]):
             raise UnsupportedError(
                 "resources_per_node: Podman ignores gpu in requests of the Docker API; use Docker, or give all "
                 'containers access (devices = ["nvidia.com/gpu=all"] in containers.conf) and set num_proc_per_node '
@@ -373,21 +368,12 @@ class ContainerBackend(Backend):
         """Check that the folder of the checkpoints, the only one that containers write to, exists where they run."""
         folders = {m["source"] for s in plan["steps"] for m in s.get("mounts") or () if m["target"] == MOUNT_PATH}
         for folder in (Path(each) for each in folders if each.startswith("/")):
-            if not self._engine.is_local:
-                raise UnsupportedError(
-                    f"Checkpoints uri: file:// is a folder of this machine, and the engine at {self._engine.address} "
-                    "runs on another one; use pvc://<volume>"
-                )
+            self._check_local("Checkpoints uri", "pvc://<volume>")
             if not folder.is_dir():
                 raise InvalidRequestError(f"Checkpoints uri: folder {folder} does not exist; create it")
 
     def _check_file_source(self, role: str, uri: str) -> None:
-        if not self._engine.is_local:
-            address = mask_credentials(self._engine.address)
-            raise UnsupportedError(
-                f"initializer.{role}: file:// is a folder of this machine, and the engine at {address} "
-                "runs on another one; use s3:// or hf://, or a volume of the engine as pvc://"
-            )
+        self._check_local(f"initializer.{role}", "s3:// or hf://, or a volume of the engine as pvc://")
         try:
             path = parse_local_path(uri)
         except ValueError as error:
@@ -395,6 +381,13 @@ class ContainerBackend(Backend):
         if not path.exists():
             raise InvalidRequestError(
                 f"initializer.{role}.storage_uri: {path} does not exist; create it or fix the path"
+            )
+
+    def _check_local(self, field: str, instead: str) -> None:
+        if not self._engine.is_local:
+            raise UnsupportedError(
+                f"{field}: file:// is a folder of this machine, and the engine at "
+                f"{mask_credentials(self._engine.address)} runs on another one; use {instead}"
             )
 
     def _ensure_supervised(self, job: ContainerJob) -> None:

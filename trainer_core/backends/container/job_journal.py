@@ -9,14 +9,14 @@ observer sees an end before it is written.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import Any
 
 from trainer_core.backends.container import names
-from trainer_core.backends.container.timestamps import parse_optional_time
 from trainer_core.lifecycle.restart_policy import AttemptRestarts, count_restart
 from trainer_core.model.jobs import Outcome, TrainJobRef
 
@@ -29,6 +29,9 @@ ALIVE = ("running", "paused", "restarting", "stopping")
 _NOT_STARTED = ("created", "configured", "initialized")
 _SIGNAL_BASE = 128
 _MAX_SIGNAL = 64
+#: The timestamp by which engines represent an event that has not happened.
+NEVER = "0001-01-01T00:00:00Z"
+_FRACTION = re.compile(r"(\.\d{1,6})\d*")
 
 
 @dataclass(frozen=True)
@@ -275,3 +278,18 @@ def _parse_container(raw: Mapping[str, Any]) -> Container:
 def _parse_exit_code(code: int) -> int:
     """Convert 128 + signal, as engines report it, to the negative signal number that `subprocess` uses."""
     return _SIGNAL_BASE - code if _SIGNAL_BASE < code <= _SIGNAL_BASE + _MAX_SIGNAL else code
+
+
+def parse_time(text: str) -> datetime:
+    """Parse a timestamp such as ``2024-01-01T00:00:00.123456789Z``."""
+    return datetime.fromisoformat(_FRACTION.sub(lambda m: m[1].ljust(7, "0"), text).replace("Z", "+00:00"))
+
+
+def parse_optional_time(text: str | None) -> datetime | None:
+    """Parse a timestamp; None if it is empty or `NEVER`."""
+    return None if not text or text.startswith(NEVER[:4]) else parse_time(text).astimezone(timezone.utc)
+
+
+def format_time(time: datetime) -> str:
+    """Format a time as ISO 8601 in UTC. Microseconds keep the order of events within a millisecond."""
+    return time.astimezone(timezone.utc).isoformat(timespec="microseconds")

@@ -19,8 +19,7 @@ from itertools import chain
 from typing import Any
 
 from trainer_core.backends.container.engine import Engine, EngineNotFoundError, EngineRequestError, Frame
-from trainer_core.backends.container.job_journal import Container
-from trainer_core.backends.container.timestamps import parse_time
+from trainer_core.backends.container.job_journal import Container, parse_time
 from trainer_core.model.jobs import Progress
 from trainer_core.model.logs import LogLine, find_last_progress
 
@@ -74,6 +73,8 @@ class LogReader:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._open: OrderedDict[tuple[str, ContainerLogCursor], LogStream] = OrderedDict()
+        #: The last progress report of a container, and how far its log was searched.
+        self._progress: dict[str, tuple[ContainerLogCursor, Progress | None]] = {}
 
     def read(self, container: Container, cursor: ContainerLogCursor, ended: bool, limit: int) -> LogRead:
         """Return the lines of a container after a cursor; none if the container was removed, and its log with it."""
@@ -110,35 +111,27 @@ class LogReader:
         # Carriage returns of a progress bar separate lines too.
         return "\n".join(lines).splitlines()[-num_lines:]
 
-
-def find_tail_cursor(frames: Iterable[Frame], num_lines: int) -> ContainerLogCursor:
-    """Return a cursor with at least this number of lines after it; the start of a log that has fewer."""
-    seconds = [_split_time(frame)[0] for _, frame in frames]
-    return ContainerLogCursor(min(seconds) if len(seconds) >= num_lines else 0)
-
-
-class ProgressReader:
-    """Finds the last progress report in the logs of containers, and reads each part of a log only once."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine, self._reader = engine, LogReader(engine)
-        self._known: dict[str, tuple[ContainerLogCursor, Progress | None]] = {}
-
-    def read(self, container: Container) -> Progress | None:
-        """Return the last progress report of a container; None if there is none."""
-        cursor, progress = self._known.get(container.id, (None, None))
+    def read_progress(self, container: Container) -> Progress | None:
+        """Return the last progress report of a container, None if there is none. Reads each part of a log only once."""
+        cursor, progress = self._progress.get(container.id, (None, None))
         limit = sys.maxsize if container.has_exited else _PROGRESS_LINES
         try:
             if cursor is None:
                 frames = self._engine.stream_log(container.id, 0, _PROGRESS_LINES)
                 cursor = find_tail_cursor(frames, _PROGRESS_LINES)
-            read = self._reader.read(container, cursor, False, limit)
+            read = self.read(container, cursor, False, limit)
         except EngineRequestError:
             # The container was removed, and its log with it.
             return progress
         progress = find_last_progress(reversed(read.lines)) or progress
-        self._known[container.id] = read.cursor, progress
+        self._progress[container.id] = read.cursor, progress
         return progress
+
+
+def find_tail_cursor(frames: Iterable[Frame], num_lines: int) -> ContainerLogCursor:
+    """Return a cursor with at least this number of lines after it; the start of a log that has fewer."""
+    seconds = [_split_time(frame)[0] for _, frame in frames]
+    return ContainerLogCursor(min(seconds) if len(seconds) >= num_lines else 0)
 
 
 @lru_cache(maxsize=64)

@@ -11,11 +11,10 @@ from urllib.parse import unquote, urlsplit
 
 from trainer_core.backends.container import job_journal, names, observations
 from trainer_core.backends.container.engine import Engine, EngineRequestError
-from trainer_core.backends.container.job_journal import Container, ContainerJob
-from trainer_core.backends.container.logs import LogReader, ProgressReader
+from trainer_core.backends.container.job_journal import Container, ContainerJob, format_time
+from trainer_core.backends.container.logs import LogReader
 from trainer_core.backends.container.plan import COPY, FETCH, NODE
 from trainer_core.backends.container.reconcile import Fail
-from trainer_core.backends.container.timestamps import format_time
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, build_failed_outcome, diagnose
 from trainer_core.model.jobs import AttemptMemory, build_complete_outcome
 from trainer_core.model.resource_use import summarize_resource_use
@@ -47,7 +46,7 @@ def build_complete_entry(job: ContainerJob, engine: Engine) -> dict[str, Any]:
     first = job.get_current_container("node-0")
     records = read_node_records(job, engine)
     termination = records.get("node-0", {})
-    progress = ProgressReader(engine).read(first) if first else None
+    progress = LogReader(engine).read_progress(first) if first else None
     if first:
         termination = {**termination, **_store_result(job, engine, first, termination)}
     restarts = job.get_attempt_restarts()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainer_core.backends.container.engine import Engine
-from trainer_core.backends.container.engine_discovery import PODMAN, ConnectionAttempt, check_library, find_engine
+from trainer_core.backends.container.engine import PODMAN, ConnectionAttempt, Engine, check_library, find_engine
 from trainer_core.backends.container.runtimes import RuntimeCatalog
 from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.base.secrets import mask_credentials
@@ -29,9 +28,7 @@ def check_engine(config: ContainerBackendConfig) -> PreflightReport:
         advice = "start Docker or Podman, or set DOCKER_HOST"
         return PreflightReport((*checks, PreflightCheck("engine", MISSING, "no engine answers", advice)))
     try:
-        return PreflightReport(
-            (*checks, *_check_features(engine), *_check_images(engine, config), *_check_runtimes(engine, config))
-        )
+        return PreflightReport((*checks, *_check_features(engine), *_check_images(engine, config)))
     except BackendUnavailableError as error:
         return PreflightReport((*checks, PreflightCheck("engine", MISSING, str(error))))
     finally:
@@ -78,9 +75,6 @@ def _check_images(engine: Engine, config: ContainerBackendConfig) -> Iterator[Pr
     for role in ("dataset", "model"):
         image = getattr(config, f"{role}_initializer_image")
         yield _check_image(engine, f"image of the {role} initializer", image, config.pull_policy)
-
-
-def _check_runtimes(engine: Engine, config: ContainerBackendConfig) -> Iterator[PreflightCheck]:
     for runtime in RuntimeCatalog(config.runtime_source.sources).list():
         yield _check_image(engine, f"runtime {runtime.name}", runtime.trainer.image, config.pull_policy)
 

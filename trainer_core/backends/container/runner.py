@@ -9,20 +9,28 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from trainer_core.backends.container import create_request, job_journal, names, outcome
-from trainer_core.backends.container.copy_task import CopyTask
-from trainer_core.backends.container.create_request import CreateInputs
+from trainer_core.backends.container import job_journal, names, outcome, paths
 from trainer_core.backends.container.engine import Engine, EngineConflictError, EngineNotFoundError, EngineRequestError
-from trainer_core.backends.container.job_journal import Container, ContainerJob
+from trainer_core.backends.container.job_journal import Container, ContainerJob, format_time
 from trainer_core.backends.container.observations import parse_request
 from trainer_core.backends.container.paths import CODE_PATH
-from trainer_core.backends.container.plan import COPY, FETCH, NODE, restore_commands
+from trainer_core.backends.container.plan import (
+    COPY,
+    FETCH,
+    NODE,
+    SECRETS_PATH,
+    CreateInputs,
+    build_create_request,
+    restore_commands,
+)
 from trainer_core.backends.container.reconcile import (
     Complete,
     Copy,
@@ -36,7 +44,9 @@ from trainer_core.backends.container.reconcile import (
 )
 from trainer_core.backends.container.store import JobStore
 from trainer_core.base.errors import InvalidRequestError, JobNotFoundError
-from trainer_core.fetch.local_files import parse_local_path
+from trainer_core.fetch import cache
+from trainer_core.fetch.local_files import LocalSource, parse_local_path
+from trainer_core.fetch.source import FetchError, FetchProgress
 from trainer_core.k8s.failure_reasons import is_transient
 from trainer_core.lifecycle.diagnosis import Facts, StepFacts, is_consequence
 from trainer_core.model.config import CHECKPOINTS_VOLUME
@@ -61,6 +71,46 @@ class _CannotStartError(Exception):
     def __init__(self, facts: Facts) -> None:
         super().__init__()
         self.facts = facts
+
+
+class CopyTask:
+    """Copies a ``file://`` source into the data cache in a thread, which the constructor starts.
+
+    A container would need an image, and could read more.
+    """
+
+    def __init__(self, step: Mapping[str, Any], engine: Engine) -> None:
+        self._step = step
+        self._engine = engine
+        self._result: dict[str, Any] | None = None
+        threading.Thread(target=self._run, daemon=True).start()
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """Data of the journal entry for this copy; None until it has ended."""
+        return self._result
+
+    def _run(self) -> None:
+        started = format_time(self._engine.now())
+        uri, role = self._step["uri"], self._step["role"]
+        result: dict[str, Any] = {"step": self._step["name"], "started": started}
+        try:
+            path, action = self._copy(parse_local_path(uri), role)
+        except (FetchError, OSError, ValueError) as error:
+            message = f"{type(error).__name__}: {error}"
+            result.update(error=message, log=[f"{role}: {uri}: {message}"])
+        else:
+            result.update(path=str(path), uri=path.as_uri(), log=[f"{role}: {uri} {action} {path}"])
+        self._result = {**result, "finished": format_time(self._engine.now())}
+
+    def _copy(self, source: Path, role: str) -> tuple[Path, str]:
+        """Return the folder that containers mount, and how it got there."""
+        if self._step["link"]:
+            source.stat()
+            return source, "is mounted from"
+        local_source = LocalSource(source, tuple(self._step["ignore_patterns"]))
+        path, fetched = cache.fetch_to_cache(local_source, paths.data_cache(role), FetchProgress())
+        return path, "fetched into" if fetched else "found in"
 
 
 class ContainerJobRunner:
@@ -126,7 +176,7 @@ class ContainerJobRunner:
         for step in job.plan["steps"]:
             for each in job.list_runs(step["name"]) if step.get("secrets") else ():
                 with suppress(EngineRequestError):
-                    self._engine.write_file(each.id, create_request.SECRETS_PATH, b"{}")
+                    self._engine.write_file(each.id, SECRETS_PATH, b"{}")
 
     def _continue_copy(self, job: ContainerJob, action: Copy) -> JobAction:
         """Start the copy, or record its result. It runs in a thread, so that the job can be cancelled meanwhile."""
@@ -218,7 +268,7 @@ class ContainerJobRunner:
     def _create_container(self, job: ContainerJob, step: Mapping[str, Any]) -> str | None:
         """Create the container of a step; return None if another supervisor of the job has created it."""
         name = names.container_name(job.namespace, job.name, step["name"], job.run)
-        body = create_request.build_create_request(job, step, self._get_inputs(job, step))
+        body = build_create_request(job, step, self._get_inputs(job, step))
         try:
             key = self._engine.create_container(name, body)
         except EngineConflictError as error:
@@ -275,7 +325,7 @@ class ContainerJobRunner:
         wanted = set(required) - (TRACKING_SECRETS if missing else set())
         values.update({key.partition(".")[2]: self._secrets[key] for key in sorted(wanted)})
         owner = self._get_user_id(step, container)
-        self._engine.write_file(container, create_request.SECRETS_PATH, json.dumps(values).encode(), owner=owner)
+        self._engine.write_file(container, SECRETS_PATH, json.dumps(values).encode(), owner=owner)
 
     def _copy_code(self, job: ContainerJob, container: str) -> None:
         """Copy the files of a large project into the container of a node, unless it fetches them itself."""

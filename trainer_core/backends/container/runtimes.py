@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from trainer_core.backends.container import paths
-from trainer_core.backends.container.engine_discovery import check_library
+from trainer_core.backends.container.engine import check_library
 from trainer_core.backends.runtime_files import list_runtime_files, parse_runtimes, read_runtimes
 from trainer_core.base.errors import RuntimeNotFoundError
 from trainer_core.k8s.runtimes import get_name, parse_runtime

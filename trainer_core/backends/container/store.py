@@ -7,14 +7,14 @@ import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from trainer_core.backends.base import NameTakenError
 from trainer_core.backends.container import job_journal, names
 from trainer_core.backends.container.engine import Engine, EngineNotFoundError, EngineRequestError
-from trainer_core.backends.container.job_journal import ContainerJob, parse_containers
-from trainer_core.backends.container.timestamps import format_time
+from trainer_core.backends.container.job_journal import ContainerJob, format_time, parse_containers
 from trainer_core.base import naming
 from trainer_core.base.errors import BackendUnavailableError, ConflictError, JobElsewhereError, JobNotFoundError
 from trainer_core.base.secrets import mask_credentials
@@ -116,7 +116,7 @@ class JobStore:
         if labels.get(names.KIND_LABEL) != names.JOB_KIND:
             raise JobNotFoundError(
                 f"TrainJob {name!r} does not exist in namespace {self.namespace!r} of the engine at "
-                f"{self.engine.address}; `trainjob list` shows the existing jobs"
+                f"{mask_credentials(self.engine.address)}; `trainjob list` shows the existing jobs"
             )
         return self._get_by_uid(labels[names.UID_LABEL], name)
 
@@ -255,12 +255,9 @@ class JobStore:
     def list_jobs(self) -> list[ContainerJob]:
         containers: dict[str, list[dict[str, Any]]] = {}
         for raw in self._inspect_all(self.engine.list_containers(self._label)):
-            containers.setdefault(raw["Config"]["Labels"][names.UID_LABEL], []).append(raw)
-        volumes: dict[str, list[dict[str, Any]]] = {}
-        for volume in self.engine.list_volumes(self._label):
-            volumes.setdefault((volume["Labels"] or {}).get(names.UID_LABEL, ""), []).append(volume)
-        jobs = (job_journal.parse_job(group, containers.get(uid, [])) for uid, group in volumes.items())
-        return [job for job in jobs if job is not None]
+            containers.setdefault(raw["Config"]["Labels"].get(names.UID_LABEL), []).append(raw)
+        jobs = job_journal.parse_jobs(self.engine.list_volumes(self._label))
+        return [replace(job, containers=parse_containers(containers.get(job.uid, ()))) for job in jobs]
 
     def list_code_uris(self) -> set[str]:
         """Return the URIs of the files of large projects that jobs of any namespace and version refer to."""
@@ -281,18 +278,12 @@ class JobStore:
         """Return the jobs of a search by name, None for a known one. The containers of ended jobs are not read."""
         volumes = self.engine.list_volumes(self._label)
         search = naming.hash_owner_key(key)
-        uids = {each["Labels"][names.UID_LABEL] for each in volumes if each["Labels"].get(names.SEARCH_LABEL) == search}
-        found: dict[str, ContainerJob | None] = {}
-        groups: dict[str, list[Mapping[str, Any]]] = {uid: [] for uid in uids}
-        for volume in volumes:
-            group = groups.get(volume["Labels"].get(names.UID_LABEL))
-            if group is not None:
-                group.append(volume)
-        for uid, group in groups.items():
-            name = group[0]["Labels"][names.NAME_LABEL]
-            job = None if name in known else job_journal.parse_job(group, ())
+        claims = [each["Labels"] for each in volumes if each["Labels"].get(names.SEARCH_LABEL) == search]
+        uids = {each[names.UID_LABEL] for each in claims if each[names.NAME_LABEL] not in known}
+        found: dict[str, ContainerJob | None] = dict.fromkeys({each[names.NAME_LABEL] for each in claims} & {*known})
+        for job in job_journal.parse_jobs(each for each in volumes if _get_uid(each) in uids):
             with suppress(JobNotFoundError):
-                found[name] = self._get_by_uid(uid, name) if job is not None and job.outcome is None else job
+                found[job.name] = self._get_by_uid(job.uid, job.name) if job.outcome is None else job
         return found
 
     def _get_by_uid(self, uid: str, name: str) -> ContainerJob:
@@ -322,7 +313,7 @@ class JobStore:
 
     def _job_deleted(self, uid: str, name: str) -> JobNotFoundError:
         return JobNotFoundError(
-            f"TrainJob {name!r} (uid {uid[:8]}) was deleted from the engine at {self.engine.address}"
+            f"TrainJob {name!r} (uid {uid[:8]}) was deleted from the engine at {mask_credentials(self.engine.address)}"
         )
 
 

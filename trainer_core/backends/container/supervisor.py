@@ -89,7 +89,7 @@ def _run_locked(arguments: dict[str, Any]) -> None:
 
 
 def _run_to_end(arguments: dict[str, Any], ref: Any) -> None:
-    from trainer_core.backends.container.engine_discovery import connect_engine
+    from trainer_core.backends.container.engine import connect_engine
     from trainer_core.backends.container.reconcile import Done, Wait
     from trainer_core.backends.container.runner import ContainerJobRunner
     from trainer_core.backends.container.store import JobStore
