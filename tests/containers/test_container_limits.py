@@ -16,6 +16,7 @@ from trainer_core import Category, CustomTrainer, TrainerClient
 from trainer_core.testing.training_functions import run_forever
 
 pytestmark = pytest.mark.slow
+_LABEL = "trainjob-workflows.managed=true"
 _GROUPS = Path("/sys/fs/cgroup/memory")
 
 
@@ -49,8 +50,15 @@ def train(client, func, **options):
 
 
 def inspect(client):
-    (each,) = client.backend._engine.list_containers("trainjob-workflows.managed=true")
+    (each,) = client.backend._engine.list_containers(_LABEL)
     return client.backend._engine.inspect_container(each["Id"])
+
+
+def wait_for_process(client):
+    """Return the container and the process id of a job that runs."""
+    listed = wait_until(lambda: client.backend._engine.list_containers(_LABEL), "the container is created")
+    wait_until(lambda: inspect(client)["State"]["Running"], "the training runs")
+    return listed[0]["Id"], inspect(client)["State"]["Pid"]
 
 
 def takes_memory():
@@ -69,11 +77,10 @@ def test_a_function_that_the_kernel_kills_for_lack_of_memory_is_out_of_memory_wh
 @pytest.mark.parametrize("deed", ["suspend", "delete_job"])
 def test_a_paused_container_is_continued_and_stopped(client, deed):
     ref = train(client, run_forever)
-    wait_until(lambda: client.observe(ref).status == "Running", "the training runs")
-    node = inspect(client)
-    client.backend._engine._api.pause(node["Id"])
+    container, pid = wait_for_process(client)
+    client.backend._engine._api.pause(container)
     getattr(client, deed)(ref)
-    wait_until(lambda: not Path(f"/proc/{node['State']['Pid']}").exists(), "its process has ended")
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "its process has ended")
     client.delete_job(ref)
 
 
@@ -85,12 +92,11 @@ def fill(file):
 
 def test_what_can_be_removed_of_a_job_is_removed_from_a_full_disk(client, disk):
     ref = train(client, run_forever)
-    wait_until(lambda: client.observe(ref).status == "Running", "the training runs")
-    pid = inspect(client)["State"]["Pid"]
+    _, pid = wait_for_process(client)
     with (disk / "full").open("wb", buffering=0) as file:
         fill(file)
     client.delete_job(ref)
     (disk / "full").unlink()
     assert not Path(f"/proc/{pid}").exists()
-    assert client.backend._engine.list_containers("trainjob-workflows.managed=true") == []
+    assert client.backend._engine.list_containers(_LABEL) == []
     assert client.list_jobs() == []

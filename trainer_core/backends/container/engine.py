@@ -263,9 +263,13 @@ class Engine:
                     data = b"".join(_limit_size(stream, _MAX_FILE_BYTES))
         except EngineNotFoundError:
             return None
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            file = next((archive.extractfile(member) for member in archive if member.isfile()), None)
-            return file.read() if file is not None else None
+        try:
+            with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+                file = next((archive.extractfile(member) for member in archive if member.isfile()), None)
+                return file.read() if file is not None else None
+        except tarfile.TarError as error:
+            # Podman on a full disk, which has begun to answer.
+            raise EngineRequestError(f"{path} cannot be read: {error}", self.address) from error
 
     def write_file(self, container: str, path: str, data: bytes, owner: int = 0, mode: int = 0o400) -> None:
         member = tarfile.TarInfo(path.lstrip("/"))
