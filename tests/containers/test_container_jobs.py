@@ -15,6 +15,7 @@ from pathlib import Path
 
 import container_engine
 import pytest
+from nested_training import train_in_a_child
 
 from trainer_core import (
     Checkpoints,
@@ -265,6 +266,22 @@ def test_each_user_keeps_checkpoints_in_the_default_volume(sandbox):
         options = [Name(f"job-{user}"), Checkpoints(every_steps=1, ttl=60), patch(containers=[node])]
         outcome = client.wait(client.train(runtime="python", trainer=trainer, options=options))
         assert (outcome.status, outcome.checkpoint) == ("Complete", 2)
+
+
+def test_a_child_that_trains_saves_when_its_container_is_stopped(sandbox):
+    """SIGTERM ends its parents at once, and the first process of the container waits for it."""
+    client = sandbox.client()
+    request = client.build_request(
+        runtime="python",
+        trainer=CustomTrainer(func=train_in_a_child, func_args={"resumed": "/nowhere"}),
+        options=[Checkpoints(every_steps=100_000, grace=60), Name("job")],
+    )
+    ref = client.submit(request)
+    wait_until(lambda: client.observe(ref).progress, "the training has made a step")
+    client.suspend(ref)
+    wait_until(lambda: client.get_job("job").status == "Suspended", "the job is suspended")
+    client.resume(ref)
+    wait_until(lambda: getattr(client.observe(ref).progress, "resumed_from", None), "the training is resumed")
 
 
 def test_auto_remove_false_keeps_the_containers_and_frees_the_name(sandbox):

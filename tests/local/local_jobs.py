@@ -39,6 +39,28 @@ def keeps_children(gate: str):
     Path(gate).read_text()
 
 
+def hides(gate: str):
+    """Has no process with the environment of the job: it has a child, and sets its title. Waits at the FIFO."""
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    def set_title():
+        # As setproctitle does: the title is written over the environment.
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        start, end = int(fields[47]), int(fields[48])
+        with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
+            memory.seek(start)
+            memory.write(b"\0" * (end - start))
+
+    sleeper = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(600)"]
+    child = subprocess.Popen(sleeper, env={}, start_new_session=True, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    set_title()
+    print("it runs")
+    Path(gate).read_text()
+
+
 def leaves_a_child():
     import subprocess
     import sys

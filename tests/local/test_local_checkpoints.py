@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
-from checkpointed_walk import kill_all, submit, wait_for_step
+from checkpointed_walk import kill_all, list_pids, submit, wait_for_step
+from nested_training import train_in_a_child
 
 from trainer_core import Checkpoints, CustomTrainer, LocalProcessBackendConfig, Owner, TrainerClient
 from trainer_core.testing.case import wait_until_suspended
@@ -117,6 +120,36 @@ def test_a_rank_of_torchrun_whose_data_loader_has_workers_saves_when_the_job_is_
     (tmp_path / "resumed").touch()
     client.resume(ref)
     assert (client.wait(ref).result or 0) >= 20
+
+
+def test_a_child_that_trains_saves_when_the_job_is_suspended(client, tmp_path):
+    """SIGTERM ends its parents at once."""
+    trainer = CustomTrainer(func=train_in_a_child, func_args={"resumed": str(tmp_path / "resumed")})
+    request = client.build_request(
+        runtime="python", trainer=trainer, options=[Checkpoints(every_steps=100_000, grace=60)]
+    )
+    ref = client.submit(request)
+    wait_for_step(client, ref, least=20)
+    client.suspend(ref)
+    wait_until_suspended(client, ref.name)
+    assert client.backend.list_processes(ref) == []
+    (tmp_path / "resumed").touch()
+    client.resume(ref)
+    assert (client.wait(ref).result or 0) >= 20
+
+
+def test_a_child_that_trains_saves_when_its_parent_is_killed(client, tmp_path):
+    trainer = CustomTrainer(func=train_in_a_child, func_args={"resumed": str(tmp_path / "resumed")})
+    options = [Checkpoints(every_steps=100_000, grace=60)]
+    owner = Owner(key="run/task", slug="task", generation="1")
+    request = client.build_request(runtime="python", trainer=trainer, options=options, owner=owner)
+    ref = client.submit(request)
+    wait_for_step(client, ref, least=20)
+    (node,) = list_pids(client, ref)
+    os.kill(node, signal.SIGKILL)
+    assert client.wait(ref).diagnosis.retryable
+    (tmp_path / "resumed").touch()
+    assert (client.wait(client.submit(request)).result or 0) >= 20
 
 
 def test_with_never_an_attempt_ignores_those_before_it_and_continues_after_a_suspension(client, tmp_path):

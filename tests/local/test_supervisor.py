@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -77,28 +76,6 @@ def test_a_signal_for_a_supervisor_that_has_ended_reaches_no_later_process_with_
         signal_supervisor(process.pid, signal.SIGTERM, is_alive=lambda: True)
         assert process.wait(PATIENCE) == -signal.SIGTERM
     signal_supervisor(process.pid, signal.SIGKILL, is_alive=lambda: True)
-
-
-def test_a_process_that_begins_another_program_is_found(tmp_path):
-    """While it does, its environment and its command line are empty."""
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
-        folder = tmp_path / str(process.pid)
-        folder.mkdir()
-        for name in ("exe", "stat"):
-            (folder / name).symlink_to(f"/proc/{process.pid}/{name}")
-        (folder / "environ").touch()
-        os.mkfifo(folder / "cmdline")
-
-        def finish_exec():
-            with (folder / "cmdline").open("wb"):  # Blocks until it is read, after the empty environment.
-                (folder / "environ").write_bytes(b"TRAINJOB_UID=one\0")
-
-        threading.Thread(target=finish_exec, daemon=True).start()
-        try:
-            kill_job_processes(["one"], tmp_path)
-            assert process.poll() == -signal.SIGKILL
-        finally:
-            process.kill()
 
 
 def test_a_supervisor_loads_no_heavy_library(running, home, gate):

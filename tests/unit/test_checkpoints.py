@@ -842,26 +842,71 @@ def test_sigterm_to_a_forked_worker_ends_the_worker_and_not_the_training(start_r
     assert "worker -15, stopping False" in end(process, 0)
 
 
-def list_workers_that_left_the_group():
-    """Return the start methods whose processes, such as a fork server, do not get a signal to the group of the rank."""
-    import multiprocessing
-    import os
+#: Does something with the handler of SIGTERM, and asks `due` twice.
+HANDLING = """
+import signal, sys, threading
+from trainer_core import checkpoints
 
-    from trainer_core import checkpoints
+def call_in_a_thread(call):
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
 
-    os.setsid()  # As torchrun and the local backend start a rank.
-    checkpoints()
-    methods = []
-    for method in ("fork", "spawn", "forkserver"):
-        with multiprocessing.get_context(method).Pool(1) as pool:
-            started = {pool.apply(os.getpid), pool.apply(os.getppid)} - {os.getpid()}
-            methods += [method] * (os.getpgrp() not in map(os.getpgid, started))
-    return methods
+class Composed:
+    signal_handlers = []
+
+    def __call__(self, number, frame):
+        for each in self.signal_handlers:
+            each(number, frame)
+
+def compose():
+    Composed.signal_handlers = [print, signal.getsignal(signal.SIGTERM)]
+    signal.signal(signal.SIGTERM, Composed())
+
+first, then = {
+    "ignored": (checkpoints, lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN)),
+    "default": (checkpoints, lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL)),
+    "own": (checkpoints, lambda: signal.signal(signal.SIGTERM, print)),
+    "own_before": (lambda: signal.signal(signal.SIGTERM, print), checkpoints),
+    "composed": (checkpoints, compose),
+    "thread": (lambda: call_in_a_thread(checkpoints), lambda: call_in_a_thread(lambda: checkpoints().due(1))),
+    "main_thread_later": (lambda: call_in_a_thread(checkpoints), checkpoints),
+}[VARIANT]
+first()
+then()
+print("due")
+VARIANT == "thread" or checkpoints().due(2)
+VARIANT == "thread" or checkpoints().due(3)
+signal.raise_signal(signal.SIGTERM)
+print("stopping", checkpoints().stopping)
+"""
 
 
-def test_a_signal_to_the_group_of_a_rank_does_not_reach_its_data_workers(node, root):
-    ended = node.run(serializer.package(list_workers_that_left_the_group), BARE, **{env.CHECKPOINT_PATH: str(root)})
-    assert ended.result == ["fork", "spawn", "forkserver"]
+@pytest.mark.parametrize(
+    ("variant", "said", "code"),
+    [
+        ("ignored", "its handler is now <Handlers.SIG_IGN: 1>; set it before checkpoints() is called", 0),
+        ("default", "its handler is now <Handlers.SIG_DFL: 0>; set it before checkpoints() is called", -15),
+        ("own", "its handler is now <built-in function print>; set it before checkpoints() is called", 0),
+        ("thread", "checkpoints() was first called in a thread; call it in the main thread before", -15),
+    ],
+)
+def test_a_handler_of_sigterm_that_saves_nothing_is_said_once(start_rank, variant, said, code):
+    log = end(start_rank(program=f"VARIANT = {variant!r}{HANDLING}"), code)
+    assert log.count("leads to no checkpoint") == log.count(said) == 1
+    assert "stopping True" not in log
+
+
+@pytest.mark.parametrize("variant", ["own_before", "composed"])
+def test_a_handler_of_sigterm_beside_that_of_checkpoints_is_right(start_rank, variant):
+    log = end(start_rank(program=f"VARIANT = {variant!r}{HANDLING}"), 0)
+    assert "leads to no checkpoint" not in log
+    assert "15 None" in log or "15 <frame" in log
+    assert "stopping True" in log
+
+
+def test_a_call_in_the_main_thread_after_one_in_a_thread_lets_sigterm_save(start_rank):
+    assert "stopping True" in end(start_rank(program=f"VARIANT = 'main_thread_later'{HANDLING}"), 0)
 
 
 # ---- through bootstrap -----------------------------------------------------------------------------------------
@@ -1275,7 +1320,7 @@ def test_the_programs_travel_without_comments_and_types_and_the_kit_is_small():
     sent, written = argv_payload._read_node_kit(), serializer.shipped_files()
 
     # Base64 has four characters for three bytes.
-    assert sum(map(len, command[4:])) * 3 / 4 < 37_500
+    assert sum(map(len, command[4:])) * 3 / 4 < 39_500
     for path, text in sent.items():
         assert describe(text) == describe(written[path]), path
         # Cut and not written again: Python 3.12 writes f-strings that Python 3.11 cannot read.

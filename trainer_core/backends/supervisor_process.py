@@ -23,6 +23,12 @@ _RUN_MODULE = (
     "sys.path[:] = [root, *path]; import trainer_core; sys.path[:] = path; "
     "runpy.run_module(module, run_name='__main__', alter_sys=True)"
 )
+#: Removes the mark of the job around a supervisor, by which the local backend finds the processes of a job.
+_LEAVE_JOB = (
+    "import contextlib, resource\n"
+    "with contextlib.suppress(AttributeError, OSError):\n"
+    "    resource.setrlimit(resource.RLIMIT_RTTIME, (resource.getrlimit(resource.RLIMIT_RTTIME)[1],) * 2)\n"
+)
 #: Environment variables that a backend or launcher sets for one job. A job that submits another job must not pass
 #: them on.
 _JOB_VARIABLES = frozenset(
@@ -39,10 +45,11 @@ _JOB_VARIABLE_PREFIXES = (
 
 
 def start_supervisor(module: str, arguments: Sequence[str], stdin: str) -> subprocess.CompletedProcess[str]:
-    """Run a supervisor in a new session, without the variables of a job around it, until it has detached itself."""
+    """Run a supervisor in a new session, until it has detached itself. It is no part of a job around it."""
+    python, option, program, *rest = build_module_command(sys.executable, module, *arguments)
     try:
         return subprocess.run(
-            build_module_command(sys.executable, module, *arguments),
+            [python, option, _LEAVE_JOB + program, *rest],
             input=stdin,
             capture_output=True,
             cwd=_WORKING_DIRECTORY,

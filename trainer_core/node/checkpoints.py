@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 def checkpoints() -> CheckpointStore:
     """Return the checkpoints of this training: where the job was killed, preempted or suspended, it resumes.
 
-    Every rank calls it, before its first step. It installs a handler for SIGTERM in the main thread. The folder is that
-    of the option `Checkpoints`; without the option it lives as long as the output folder of this job.
+    Every rank calls it, before its first step. It installs a handler for SIGTERM in the main thread; in another thread,
+    or where the function has replaced the handler, it says so, and so does `due`. The folder is that of the option
+    `Checkpoints`; without the option it lives as long as the output folder of this job.
 
     Raises:
         CheckpointError: The folder cannot be used, or the other ranks do not call it.
@@ -62,6 +63,7 @@ def checkpoints() -> CheckpointStore:
     global _store
     store = _find_store() or CheckpointStore()
     _store = (_get_key(), store)
+    store._signal.check()
     return store
 
 
@@ -246,6 +248,7 @@ class CheckpointStore:
             Stopped: The job was told to stop and the checkpoint of this step is complete, or a rank was started again.
         """
         step = operator.index(step)
+        self._signal.check()
         beats.beat(step)
         is_multiple = self._every_steps > 0 and step % self._every_steps == 0 and step != self._step
         is_at_rung = self._objective is not None and self._objective.is_near(step)

@@ -1,13 +1,15 @@
 """The second program in a container: installs packages, then starts the program of the node.
 
 It stays in front of that program, passes signals on, and decides the exit code: see `exit_code`. torchrun has no
-handler for SIGTERM while it waits for the other nodes. With the option `Stalled` it is the attendant as well.
+handler for SIGTERM while it waits for the other nodes. What that program leaves may train, and gets SIGTERM from here.
+With the option `Stalled` it is the attendant as well.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -32,8 +34,12 @@ WAITING = "trainjob: this node waits for the other nodes"
 _PATIENCE = 50.0
 #: Signals that are passed on; torchrun would be ended by the others.
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-#: Seconds from SIGTERM to SIGKILL for a node that has stalled and saves no checkpoints.
+#: Seconds from SIGTERM to SIGKILL for a node that has stalled or failed and saves no checkpoints.
 _GRACE = 3.0
+#: Seconds between two looks for processes whose parents have ended.
+_PAUSE = 0.1
+#: Of `prctl`: orphans below this process become its children, as in a container whose first process it is.
+_SET_CHILD_SUBREAPER = 36
 _BOOTSTRAP = "trainer_core/node/bootstrap.py"
 #: Variables that torchrun would set, by the variable of the controller that has the value.
 _PET_VARIABLES = {"RANK": "PET_NODE_RANK", "WORLD_SIZE": "PET_NNODES"}
@@ -82,9 +88,16 @@ def main(launch: str, folder: str) -> None:
     os.environ[env.MARKS] = os.path.join(folder, "ended-")
     log = Path(env.setting(env.TERMINATION_LOG))
     kills = cgroup.OomKills()
+    # Some images do not have ctypes.
+    with contextlib.suppress(ImportError, AttributeError):
+        from ctypes import pythonapi
+
+        pythonapi.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     code, is_stopped = _watch(subprocess.Popen(command), is_torchrun, attendant)
     if code == 128 + signal.SIGKILL:
         termination.report_values(log, **kills.describe())
+    if code or is_stopped:
+        _end_orphans(math.inf if is_stopped else time.monotonic() + _get_grace())
     sys.exit(exit_code.decide(code, os.environ[env.MARKS], log, is_stopped, _write))
 
 
@@ -130,11 +143,34 @@ def _end(child: subprocess.Popen[bytes], attendant: Attendant) -> int:
     attendant.report(Path(env.setting(env.TERMINATION_LOG)))
     child.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(json.loads(env.setting(env.CHECKPOINTS) or "{}").get("grace", _GRACE))
+        child.wait(_get_grace())
     attendant.kill()
     child.kill()
     child.wait()
     return attendant.code
+
+
+def _get_grace() -> float:
+    grace: float = json.loads(env.setting(env.CHECKPOINTS) or "{}").get("grace", _GRACE)
+    return grace
+
+
+def _end_orphans(end: float) -> None:
+    """Send SIGTERM to each process whose parents have ended, and wait for its end: a child may train, and save.
+
+    Who has sent SIGTERM to this process sends SIGKILL after the grace.
+    """
+    told: set[str] = set()
+    with contextlib.suppress(ChildProcessError):  # None is left.
+        while time.monotonic() < end:
+            children = {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+            for pid in children - told:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(int(pid), signal.SIGTERM)
+            told |= children
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            time.sleep(_PAUSE)
 
 
 def _write(text: str) -> None:

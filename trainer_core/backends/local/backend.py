@@ -226,7 +226,7 @@ class LocalProcessBackend(Backend):
             raise
 
     def list_processes(self, ref: TrainJobRef) -> list[str]:
-        return [f"process {pid}" for pid in processes.find_processes([ref.uid])]
+        return [f"process {pid}" for pid, _ in processes.find_processes([ref.uid])]
 
     def follow(self, ref: TrainJobRef, progress: bool = False) -> Follower:
         # The ref names the state folder, whichever one this backend is configured with.

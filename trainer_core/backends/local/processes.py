@@ -1,11 +1,18 @@
-"""Finds, measures and kills the processes of a job, by an environment variable that all children inherit."""
+"""Finds, measures and ends the processes of a job, by a mark that all children inherit.
+
+The mark is the limit of real-time processor time, far above what any process uses. A process keeps it with another
+environment, title, session or user; see docs/decisions/processes-of-a-job.md. Where the system has no such limit, and
+for programs that reset it (su), an environment variable is the mark.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import resource
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,20 +21,13 @@ from trainer_core.node import env, resource_monitor
 from trainer_core.node.resource_monitor import Usage
 
 _KILL_SECONDS = 3.0
-#: Seconds to wait for a process that begins another program.
-_EXEC_SECONDS = 1.0
 _MAX_ROUNDS = 10
 _POLL_SECONDS = 0.01
 #: Linux has it, macOS has not.
 _PROC = Path("/proc")
+_LIMIT = b"Max realtime timeout"
 #: The kernel walks all pages to tell what is shared, which takes seconds for 100 GB: at most 1 % of the time.
 _PAUSE_FACTOR = 100
-
-
-def signal_group(pid: int, number: signal.Signals) -> None:
-    """Send a signal to the process group of a step. If the group does not exist, this succeeds."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
 
 
 def signal_supervisor(pid: int, number: signal.Signals, is_alive: Callable[[], bool]) -> None:
@@ -48,56 +48,82 @@ def signal_supervisor(pid: int, number: signal.Signals, is_alive: Callable[[], b
             os.close(handle)
 
 
+def mark_process(uid: str) -> None:
+    """Mark this process as one of a job. Never raises: it runs between fork and exec."""
+    with suppress(AttributeError, OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_RTTIME, (_get_mark(uid), resource.getrlimit(resource.RLIMIT_RTTIME)[1]))
+
+
+def _get_mark(uid: str) -> int:
+    """Return microseconds: at least 36,000 years."""
+    return 2**60 + int.from_bytes(hashlib.blake2b(uid.encode(), digest_size=7).digest(), "big")
+
+
 def kill_job_processes(uids: Collection[str], proc: Path = _PROC) -> None:
     """Kill every process of some jobs and wait for their end; search again, because one may start another meanwhile."""
     for _ in range(_MAX_ROUNDS):
-        killed = []
         # Each is killed when it is found: later its process id may belong to another process.
-        for pid in find_processes(uids, proc):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            killed.append(pid)
+        killed = [pid for pid, _ in find_processes(uids, proc) if _signal(pid, signal.SIGKILL)]
         if not killed:
             return
         _wait_for_end(killed, proc)
 
 
-def find_processes(uids: Collection[str], proc: Path = _PROC) -> Iterator[int]:
-    """Yield the ids of the processes of some jobs, without this process."""
+def terminate_orphans(uid: str, told: set[int], proc: Path = _PROC) -> bool:
+    """Send SIGTERM to the processes of a job whose parents have ended, and that were not told; return whether any are.
+
+    A process that has a parent is the parent's business: the checkpoint of a training may need its workers.
+    """
+    found = dict(find_processes([uid], proc))
+    orphans = {pid for pid, parent in found.items() if parent not in found and parent != os.getpid()}
+    for pid in orphans - told:
+        _signal(pid, signal.SIGTERM)
+    told |= orphans
+    return bool(orphans)
+
+
+def _signal(pid: int, number: signal.Signals) -> bool:
+    """Send a signal; return whether it was sent. The process may have ended, or belong to another user."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+        return True
+    return False
+
+
+def find_processes(uids: Collection[str], proc: Path = _PROC) -> Iterator[tuple[int, int]]:
+    """Yield the ids of the processes of some jobs, without this process, and of their parents."""
     if not proc.exists():
         yield from _find_processes_without_proc(uids)
         return
     # Read directly: psutil takes 30 ms to import, and several system calls for each process.
+    marks = {str(_get_mark(uid)).encode() for uid in uids}
     variables = {f"{env.UID}={uid}".encode() for uid in uids}
     for folder in proc.iterdir():
         if not folder.name.isdecimal() or int(folder.name) == os.getpid():
             continue
-        with suppress(OSError):  # It has ended meanwhile, or belongs to another user.
-            if not variables.isdisjoint(_read_environment(folder)):
-                yield int(folder.name)
+        with suppress(OSError):  # It has ended meanwhile, or its environment belongs to another user.
+            if _is_marked(folder, marks, variables):
+                is_alive, parent = _read_state(folder)
+                if is_alive:
+                    yield int(folder.name), parent
 
 
-def _read_environment(process: Path) -> list[bytes]:
-    """Return the environment of a process. One that begins another program has none for a moment: wait for it."""
-    deadline, is_set_up = time.monotonic() + _EXEC_SECONDS, False
-    while not (environment := (process / "environ").read_bytes()):
-        (process / "exe").readlink()  # A zombie and a kernel thread have none.
-        if is_set_up or time.monotonic() > deadline:
-            break
-        is_set_up = bool((process / "cmdline").read_bytes())
-        if not is_set_up:
-            time.sleep(_POLL_SECONDS)
-    return environment.split(b"\0")
+def _is_marked(process: Path, marks: Set[bytes], variables: Set[bytes]) -> bool:
+    with suppress(FileNotFoundError):  # Of a system without this file, or it has ended meanwhile.
+        limit = (process / "limits").read_bytes().rpartition(_LIMIT)[2].split()[:1]
+        if not marks.isdisjoint(limit):
+            return True
+    return not variables.isdisjoint((process / "environ").read_bytes().split(b"\0"))
 
 
-def _find_processes_without_proc(uids: Collection[str]) -> Iterator[int]:
+def _find_processes_without_proc(uids: Collection[str]) -> Iterator[tuple[int, int]]:
     import psutil  # See `find_processes`.
 
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             is_own = process.pid == os.getpid()
             if not is_own and process.status() != psutil.STATUS_ZOMBIE and process.environ().get(env.UID) in uids:
-                yield process.pid
+                yield process.pid, process.ppid()
 
 
 def _wait_for_end(pids: Sequence[int], proc: Path) -> None:
@@ -110,10 +136,16 @@ def _wait_for_end(pids: Sequence[int], proc: Path) -> None:
 
 def _is_dead(pid: int, proc: Path) -> bool:
     try:
-        # The state is behind the name, which can contain anything.
-        return (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+        return not _read_state(proc / str(pid))[0]
     except OSError:
         return True
+
+
+def _read_state(process: Path) -> tuple[bool, int]:
+    """Return whether a process is alive, and its parent. One whose first thread has ended may have others."""
+    # The fields behind the name, which can contain anything.
+    fields = (process / "stat").read_bytes().rpartition(b")")[2].split()
+    return fields[0] not in (b"Z", b"X") or int(fields[17]) > 1, int(fields[1])
 
 
 def _is_dead_without_proc(pid: int) -> bool:

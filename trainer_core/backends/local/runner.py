@@ -67,6 +67,8 @@ _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 _PORT_TRIES = 200
 #: Reports of the use of resources that wait for the end of a line: those of almost three hours.
 _MAX_WAITING_REPORTS = 1000
+#: Seconds between two looks for processes whose parents have ended.
+_ORPHANS_SECONDS = 0.1
 #: Precision of the times of log lines.
 _LOG_TIMES_SECONDS = 1.0
 #: Pause before processes of an earlier start, which could not be killed, are looked for again.
@@ -111,6 +113,8 @@ class LocalJobRunner:
         self._desired_changed = asyncio.Event()
         self._interrupted = False
         self._grace = _TERMINATION_GRACE_SECONDS
+        #: Processes of this run whose parents have ended, and that got SIGTERM.
+        self._told: set[int] = set()
         #: When the restart that the record waits for begins, on the clock of the loop.
         self._restart_at = 0.0
         #: Sizes of the logs at the last restart: what is before them is of earlier starts.
@@ -217,7 +221,7 @@ class LocalJobRunner:
     async def _has_processes(self) -> bool:
         """Kill what the last start has left; return whether something is alive: a process may wait for its disk."""
         await asyncio.to_thread(processes.kill_job_processes, [self._record.uid])
-        return next(processes.find_processes([self._record.uid]), None) is not None
+        return any(processes.find_processes([self._record.uid]))
 
     async def _wait_in_queue(self) -> None:
         """Wait until fewer than ``max_parallel`` jobs are ahead. Without a limit, the job only counts for others."""
@@ -265,6 +269,7 @@ class LocalJobRunner:
     async def _run_plan(self) -> None:
         """Run all steps once, until they end, the deadline passes, or the desired state changes."""
         self._grace = _TERMINATION_GRACE_SECONDS
+        self._told = set()
         steps = asyncio.create_task(self._run_all_steps())
         try:
             await self._wait_for_steps(steps)
@@ -278,6 +283,8 @@ class LocalJobRunner:
             steps.cancel()
             # Whatever the reason, no process of this run may stay.
             await asyncio.gather(steps, return_exceptions=True)
+            if not steps.cancelled() and steps.exception():
+                await self._end_orphans(asyncio.get_running_loop().time() + self._get_stop_grace())
             await asyncio.to_thread(processes.kill_job_processes, [self._record.uid])
 
     async def _wait_for_steps(self, steps: asyncio.Task[None]) -> None:
@@ -296,7 +303,7 @@ class LocalJobRunner:
                 await steps
                 return
             # All nodes get SIGTERM, so that they can save a checkpoint; after the failure of one they cannot.
-            self._grace = self._plan.get("grace_seconds") or _TERMINATION_GRACE_SECONDS
+            self._grace = self._get_stop_grace()
             if not done:
                 raise _FailedError(Facts(deadline_seconds=seconds))
             self._desired_changed.clear()
@@ -386,6 +393,7 @@ class LocalJobRunner:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=partial(processes.mark_process, self._record.uid),
             )
         self._record_step_start(state, process.pid)
         beside = [
@@ -397,7 +405,7 @@ class LocalJobRunner:
         except asyncio.CancelledError:
             if attendant is not None and attendant.is_silent():
                 await asyncio.to_thread(attendant.print_stacks)
-            await _terminate(process, self._grace)
+            await self._terminate(process, self._grace)
             self._record_step_end(state, self._decide_code(step, process.returncode or 0, is_stopped=True))
             raise
         finally:
@@ -429,9 +437,33 @@ class LocalJobRunner:
             if attendant.check():
                 await asyncio.to_thread(attendant.print_stacks)
                 attendant.report(self._folder.termination_path(name))
-                await _terminate(process, self._plan.get("grace_seconds") or _TERMINATION_GRACE_SECONDS)
+                await self._terminate(process, self._get_stop_grace())
                 return attendant.code
         return await process.wait()
+
+    async def _terminate(self, process: asyncio.subprocess.Process, grace: float) -> None:
+        """Send SIGTERM to a step's process, whose checkpoint may need its workers, and SIGKILL after the grace.
+
+        What it has left gets SIGTERM, too, and the rest of the grace: a child may train, and save.
+        """
+        end = asyncio.get_running_loop().time() + grace
+        with suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), grace)
+        except asyncio.TimeoutError:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        await self._end_orphans(end)
+
+    async def _end_orphans(self, end: float) -> None:
+        loop = asyncio.get_running_loop()
+        while loop.time() < end and await asyncio.to_thread(processes.terminate_orphans, self._record.uid, self._told):
+            await asyncio.sleep(_ORPHANS_SECONDS)
+
+    def _get_stop_grace(self) -> float:
+        return self._plan.get("grace_seconds") or _TERMINATION_GRACE_SECONDS
 
     def _decide_code(self, step: dict[str, Any], code: int, is_stopped: bool = False) -> int:
         """Return 0 for a node exactly if its functions have returned."""
@@ -664,14 +696,3 @@ def _ends_line(path: Path) -> bool:
             log.seek(-1, os.SEEK_END)
             return log.read(1) == b"\n"
     return True
-
-
-async def _terminate(process: asyncio.subprocess.Process, grace: float) -> None:
-    """Send SIGTERM to a step's process, whose checkpoint may need its workers; after the grace SIGKILL to its group."""
-    with suppress(ProcessLookupError):
-        process.terminate()
-    try:
-        await asyncio.wait_for(process.wait(), grace)
-    except asyncio.TimeoutError:
-        processes.signal_group(process.pid, signal.SIGKILL)
-        await process.wait()
