@@ -50,9 +50,9 @@ def test_a_damaged_desired_state_is_an_empty_one(folder, damage):
 
 def test_the_desired_state_is_what_was_written_last(folder):
     for value in (True, False):
-        write_json(folder.desired, {"suspend": value, "reason": "Größe\u2028"})
+        write_json(folder.desired, {"suspend": value, "reason": "Größe\u2028", "home": "/home/not-utf-8-\udcff"})
 
-    assert folder.read_desired() == {"suspend": False, "reason": "Größe\u2028"}
+    assert folder.read_desired() == {"suspend": False, "reason": "Größe\u2028", "home": "/home/not-utf-8-\udcff"}
 
 
 def test_a_change_waits_for_the_one_before(folder):

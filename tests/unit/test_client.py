@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from mlflow_double import serve_mlflow
 from patient_tracking import be_patient
@@ -79,9 +81,25 @@ def test_a_job_is_read_by_its_name_or_its_ref(client, ref, read):
     assert read(client, "job") == read(client, ref)
 
 
-def test_the_jobs_of_a_partition_that_none_can_have_are_not_asked_for(client):
-    with pytest.raises(ValueError, match=r"^partition must be a string of 1 to 250 characters, .*got '\\ud800'$"):
-        client.list_jobs(partition="\ud800")
+@pytest.mark.parametrize("key", ["\ud800", "a\nb", "a\x7f"])
+def test_the_jobs_of_a_partition_that_none_can_have_are_not_asked_for(client, key):
+    message = f"partition must be a string of 1 to 250 characters, not only blanks and without control .*got {key!r}"
+    with pytest.raises(ValueError, match=re.escape(message).replace(r"\.\*", ".*")):
+        client.list_jobs(partition=key)
+
+
+@pytest.mark.parametrize(("key", "warnings"), [("emea", 0), (None, 0), ("us", 1)])
+def test_a_job_of_one_partition_is_not_promoted_for_another_without_a_warning(client, tmp_path, caplog, key, warnings):
+    code = {**CODE, "text": "def train():\n    return {'accuracy': 0.5, 'artifacts': {'model': 's3://models/a'}}\n"}
+    trainer = {"kind": "custom", "code": code}
+    request = {"name": "job", "runtime": {"name": "python"}, "trainer": trainer, "partition": "emea"}
+    ref = client.submit(TrainJobRequest.parse(request))
+    client.wait(ref)
+
+    client.promote(ref, model="sales", metric="accuracy", partition=key, registry=str(tmp_path))
+
+    assert len(caplog.messages) == warnings
+    assert all("'job' of partition 'emea' is promoted for partition 'us'" in each for each in caplog.messages)
 
 
 @pytest.mark.parametrize(("verb", "left"), [("cancel", 1), ("suspend", 1), ("resume", 1), ("delete_job", 0)])

@@ -18,6 +18,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,12 @@ def metrics(**values):
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------
+
+
+def test_lightning_finds_its_callback_and_a_list_of_distributions_has_nothing_of_it(server):
+    (found,) = metadata.entry_points(group="lightning.pytorch.callbacks_factory")
+    assert found.value.endswith("node.lightning_callback:create")
+    assert "trainjob-node" not in {each.metadata["Name"] for each in metadata.distributions()}
 
 
 def test_a_report_is_answered_with_its_content(server):

@@ -245,11 +245,11 @@ def check_mapping(what: str, value: object, example: str) -> None:
 
 def check_partition(key: object) -> str:
     """Return the key of a partition if it is one that Airflow takes and an environment variable can hold."""
-    is_text = isinstance(key, str) and not any(each == "\0" or "\ud800" <= each <= "\udfff" for each in key)
+    is_text = isinstance(key, str) and not re.search("[\0-\x1f\x7f\ud800-\udfff]", key)
     if not isinstance(key, str) or not is_text or not key.strip() or len(key) > _MAX_PARTITION:
         raise ValueError(
-            f"partition must be a string of 1 to {_MAX_PARTITION} characters, not only blanks and without NUL and lone "
-            f"surrogates, got {redact(key)}"
+            f"partition must be a string of 1 to {_MAX_PARTITION} characters, not only blanks and without control "
+            f"characters and lone surrogates, got {redact(key)}"
         )
     return key
 

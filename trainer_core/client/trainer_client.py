@@ -571,7 +571,10 @@ class TrainerClient:
 
         ref = self.get_job_ref(job)
         outcome = self.get_job_outcome(ref)
-        tracking = self.get_job_request(ref).policy.tracking
+        request = self.get_job_request(ref)
+        tracking, own = request.policy.tracking, request.context.partition
+        if None not in (own, partition) and own != partition:
+            _log.warning("TrainJob %r of partition %r is promoted for partition %r", ref.name, own, partition)
         with open_registry(registry, self.runs.server) as target:
             is_same_server = bool(tracking and tracking.uri and target.has_origin_of(tracking.uri))
             return target.promote(

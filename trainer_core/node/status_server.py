@@ -304,7 +304,10 @@ class _LightningFinder:
 
     @staticmethod
     def find_distributions(context: Any = None) -> list[Any]:
-        if getattr(context, "name", None):
+        frame: Any = sys._getframe(1)  # What lists all distributions, such as a freeze, does not get it.
+        while frame is not None and frame.f_code.co_name != "entry_points":
+            frame = frame.f_back
+        if getattr(context, "name", None) or frame is None:
             return []
         from importlib.metadata import Distribution  # Takes time.
 

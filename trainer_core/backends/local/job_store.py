@@ -246,7 +246,7 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, data: Any, durable: bool = False, reserve: Path | None = None) -> None:
     """Replace a JSON file atomically. On a full disk the old content stays, unless there is a reserve."""
-    content = json.dumps(data, ensure_ascii=False).encode()
+    content = json.dumps(data).encode()
     try:
         files.replace(path, content, durable)
     except OSError:
