@@ -345,6 +345,8 @@ def test_a_local_package_of_a_file_travels_with_the_project(workspace):
         ("./libs/shared\nnumpy", "shared travels as files and needs flat, which is not listed; add it"),
         ("./libs/empty", r"requirements\.txt:1: no module in libs/empty or libs/empty/src travels"),
         ("./libs/absent", r"requirements\.txt:1: \./libs/absent is on this machine only"),
+        ("absent[a]@file:///libs/absent", r"requirements\.txt:1: /libs/absent is on this machine only"),
+        ("flat-1.0.tar.bz2", r"requirements\.txt:1: flat-1.0.tar.bz2 is on this machine only"),
     ],
 )
 def test_a_local_package_that_would_not_work_in_the_job_is_refused(workspace, lines, message):

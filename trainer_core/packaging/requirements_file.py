@@ -27,7 +27,7 @@ _COMMENT = re.compile(r"(^|\s+)#.*$")
 #: The project itself, which travels as files.
 _ITSELF = re.compile(r"(-e\s+|--editable[ =]\s*)?\.(/)?")
 _OPTION = re.compile(r"(-[a-zA-Z]|--[\w-]+)[ =]?\s*(.*)")
-_ARCHIVES = (".whl", ".zip", ".tar.gz")
+_ARCHIVES = (".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 #: A version such as ``2.6.0+cpu``, which the public index does not take.
 _LOCAL_VERSION = re.compile(r"==[^;,\s]+\+")
 _DEFAULT_INDEX = "https://pypi.org/simple"
@@ -211,7 +211,7 @@ def _is_by_name(requirement: str) -> bool:
 def _get_local(requirement: str) -> str | None:
     """Return the path of this machine that a requirement of a file is; None if it is something else."""
     head = strip_options(requirement).partition(";")[0].strip()
-    path = head.partition(" @ ")[2] or head
+    path = re.sub(r"^[\w.-]+\s*(\[[^]]*\])?\s*@\s*", "", head)
     if path.startswith("file:"):
         return unquote(urlsplit(path).path)
     is_path = "://" not in path and ("/" in path or path in (".", "..") or path.endswith(_ARCHIVES))
