@@ -82,6 +82,8 @@ class FileDownloader:
         return f"hf://{self.name}"
 
     def _download(self, folder: Path, file: SourceFile, progress: FetchProgress, stop: threading.Event) -> None:
+        # Not by snapshot_download: huggingface_hub 2 deletes the part of a file whose download was interrupted, so a
+        # killed initializer would fetch large weights from the beginning.
         if _is_large(file) and self._is_xet(file):
             self._download_xet(folder, file, progress)
             return
