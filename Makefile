@@ -37,7 +37,7 @@ test-all: .venv/.done/dev ## run every test, as CI does
 	$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 attack: .venv/.done/dev ## attack the promises with kills, races, faults and hostile input, and write docs/tried.md (20 minutes at most)
-	PIP_RETRIES=0 UV_HTTP_RETRIES=0 PYTHONPATH=tests/fakes:tests/local:tests/kubernetes \
+	PIP_RETRIES=0 UV_HTTP_RETRIES=0 PYTHONPATH=tests/fakes:tests/local:tests/containers:tests/kubernetes \
 		$(BIN)/python -W ignore tests/attack/attack.py $(ARGS)
 
 mutants: .venv/.done/dev ## play 400 one-line mistakes on the modules that decide, and print what no test notices (20 minutes at most)

@@ -24,6 +24,7 @@ from typing import Any
 
 import checkpointed_walk as walk
 import interrupted_pods as pods
+import interruptions
 import psutil
 import search_chaos
 from k8s_scene import a_client, a_request, a_stage
@@ -53,7 +54,7 @@ class Scenario:
     promise: str
     #: Number of rounds of `make attack`.
     rounds: int
-    #: Number of rounds of `make test`.
+    #: Number of rounds of `make test-all`; 0 where a test of its own plays some.
     short: int
     #: Plays a number of rounds in an empty folder; returns a line for each violation.
     play: Callable[[int, random.Random, Path], list[str]]
@@ -192,6 +193,18 @@ def interrupt_pods(rounds: int, chance: random.Random, folder: Path) -> list[str
             violations += pods.Training(cluster, client, folder / f"training-{training}").run(drawn, chance)
         left = [path for path in cluster.claims_folder().rglob("*") if path.name.startswith((".part-", ".gone-"))]
     return [*violations, *(f"{path} remains" for path in left)]
+
+
+def interrupt_trees(rounds: int, chance: random.Random, folder: Path, backend: str = "local") -> list[str]:
+    """Interrupt trees of processes: the faults that a tree has shown before, then others at random."""
+    known = interruptions.list_faults(backend)
+    draws = [chance.choice([chance.choice(known), interruptions.make_draw(chance, backend)]) for _ in range(rounds)]
+    return interruptions.play(draws, folder)
+
+
+def interrupt_containers(rounds: int, chance: random.Random, folder: Path) -> list[str]:
+    """Interrupt trees of processes in containers."""
+    return interrupt_trees(rounds, chance, folder, "container")
 
 
 def race_cancels(rounds: int, chance: random.Random, folder: Path) -> list[str]:
@@ -537,6 +550,22 @@ SCENARIOS = (
         80,
         4,
         interrupt_trainings,
+    ),
+    *(
+        Scenario(
+            f"A tree of processes {where}, of torchrun or of a child that trains: one killed, one or all told to stop "
+            "or stopped for a while, no memory, suspended, cancelled; at the rendezvous, in a collective, in a save, "
+            "between or at the end",
+            "the cause and whether it is retried are right, no process remains, two trainings never run at a time, the "
+            "result is the same",
+            rounds,
+            0,
+            play,
+        )
+        for where, rounds, play in (
+            ("on this machine", 24, interrupt_trees),
+            ("in a container", 16, interrupt_containers),
+        )
     ),
     Scenario(
         "A training on two pods: one or all killed, a pod deleted, one or both evicted, told to stop; half of them "

@@ -145,9 +145,9 @@ def _setting(process: psutil.Process, name: str) -> str | None:
         return None
 
 
-def wait_until_dead(processes: list[psutil.Process]) -> bool:
+def wait_until_dead(processes: list[psutil.Process], seconds: float = PATIENCE) -> bool:
     """Wait until the processes have ended or are zombies; return whether they have."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + seconds
     while any(_is_alive(process) for process in processes) and time.monotonic() < end:
         time.sleep(0.01)
     return not any(_is_alive(process) for process in processes)
