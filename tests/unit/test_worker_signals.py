@@ -63,6 +63,28 @@ if __name__ == "__main__":
     left.join()
 """
 
+#: A worker inherits a handler and waits when its parent ends it.
+HANDLING = """
+import multiprocessing, signal, sys
+from trainer_core import checkpoints
+
+def wait(pipe):
+    pipe.send("it waits")
+    pipe.recv()
+
+if __name__ == "__main__":
+    checkpoints()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+    context = multiprocessing.get_context(sys.argv[1])
+    ours, theirs = context.Pipe()
+    worker = context.Process(target=wait, args=(theirs,), daemon=True)
+    worker.start()
+    ours.recv()
+    worker.terminate()
+    worker.join()
+    print("worker", worker.exitcode, flush=True)
+"""
+
 
 @pytest.fixture
 def train(tmp_path):
@@ -109,3 +131,8 @@ def test_sigterm_ends_a_worker_if_its_parent_has_sent_it_or_has_ended(train, met
     process.wait()
     left.terminate()
     assert not psutil.wait_procs([left], timeout=PATIENCE)[1]
+
+
+def test_the_handler_of_a_worker_runs_while_the_worker_waits_when_its_parent_ends_it(train):
+    output, _ = train(HANDLING, "fork").communicate(timeout=PATIENCE)
+    assert output == "worker 3\n"

@@ -51,6 +51,9 @@ def wait_for_parent(_: object, starter: int = 0) -> None:
     """End this worker on SIGTERM if its parent has sent it or has ended. A fork server starts it for its parent."""
     starter = starter or os.getppid()
     block()
+    main = threading.current_thread()
+    if signal.getsignal(signal.SIGURG) == signal.SIG_DFL:
+        signal.signal(signal.SIGURG, lambda *_: None)
 
     def wait() -> None:
         while True:
@@ -60,6 +63,9 @@ def wait_for_parent(_: object, starter: int = 0) -> None:
                 unblock()
                 os.kill(os.getpid(), signal.SIGTERM)
                 block()
+                # A handler in Python runs in the main thread, which may wait in a system call.
+                if main.ident and callable(signal.getsignal(signal.SIGTERM)):
+                    signal.pthread_kill(main.ident, signal.SIGURG)
 
     threading.Thread(target=wait, name="trainjob-sigterm", daemon=True).start()
     # What a worker forks by itself may become another program.
