@@ -409,8 +409,11 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
             request = request.without_lookup()
         if not self._continues_after_clear() and not self._still_runs_unchanged(request):
             return request
+        cleared = memory.cleared_job
         memory.continue_cleared()
         owner = Owner(**task_owner.build_owner(ti, memory.generation))
+        if cleared is not None and request.policy.restart_policy is not None:
+            request = request.with_fields(retry_of=cleared.name)  # A person has a new budget of restarts.
         return request.with_fields(owner=owner)
 
     def _continues_after_clear(self) -> bool:

@@ -15,7 +15,7 @@ from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from airflow_provider.task_owner import build_owner_key
 from airflow_provider.testing.tasks import StandInTaskInstance
-from trainer_core import CustomTrainer
+from trainer_core import CustomTrainer, RestartPolicy
 from trainer_core.testing.recorder import completes, fails
 from trainer_core.tracking.model_registry import FolderRegistry
 
@@ -276,6 +276,25 @@ def test_a_cleared_task_continues_its_job_only_if_asked_and_its_state_was_kept(
     assert cleared.returned == {"r2": 0.6}
     # A retry after the clear keeps to what the clear decided.
     assert cleared.retry().xcoms["ref"] == cleared.xcoms["ref"]
+
+
+def test_a_task_that_a_person_clears_and_continues_has_a_new_budget_of_restarts(run_trainjob_task, tmp_path):
+    policy = RestartPolicy(max_restarts=0, exit_codes={3: "count"}, delay=0)
+    trainer = CustomTrainer(exit_until_a_file_exists, func_args={"path": str(tmp_path / "mended")})
+    operator = a_task(trainer=trainer, options=[policy], on_clear="ask", backend="local")
+    done = run_trainjob_task(operator, task_state_store=Store())
+    (tmp_path / "mended").touch()
+    retried, cleared = done.retry(), done.clear()
+    assert (done.xcoms["status"], retried.xcoms["status"], cleared.returned) == ("Failed", "Failed", "mended")
+
+
+def exit_until_a_file_exists(path):
+    import sys
+    from pathlib import Path
+
+    if not Path(path).exists():
+        sys.exit(3)
+    return "mended"
 
 
 def run_cleared(done):

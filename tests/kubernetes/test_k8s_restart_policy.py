@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from trainer_core import CustomTrainer, Name
 from trainer_core.base.errors import WaitTimeoutError
 from trainer_core.k8s import labels
 from trainer_core.lifecycle.restart_policy import AttemptRestarts
-from trainer_core.model.jobs import Category, JobFailedError
+from trainer_core.model.jobs import Category, Diagnosis, JobFailedError
 from trainer_core.model.request import Owner
 
 TASK = Owner(key="dag/run/task", slug="train", generation="1")
@@ -34,14 +35,14 @@ def count_jobs(cluster):
 
 def test_a_preempted_job_leads_to_a_next_attempt_with_its_history_in_an_annotation():
     with a_stage("preempted", backoff_limit=0) as (cluster, client):
-        first = client.submit(ask({**FREE, "no_progress": 2}))
+        first = client.submit(ask({"max_restarts": 1, "delay": 0}))
         outcome = client.wait(first)
         annotations = cluster.get("TrainJob", outcome.job.name)["metadata"]["annotations"]
         shown = client.get_job_outcome(first)
     assert (count_jobs(cluster), outcome.job.name) == (2, f"{first.name}-1")
-    assert (outcome.restarts.total, outcome.restarts.counted) == (1, 0)
-    assert "no restart follows, because 2 starts in a row made no progress" in outcome.diagnosis.reason
-    assert "a restart that is not counted follows" in shown.diagnosis.reason
+    assert (outcome.restarts.total, outcome.restarts.counted) == (1, 1)
+    assert "the budget of RestartPolicy is used up (max_restarts=1)" in outcome.diagnosis.reason
+    assert "restart 1 of 1 follows" in shown.diagnosis.reason
     stored = AttemptRestarts.parse_json(annotations[labels.RESTART_POLICY])
     assert [cause.category for cause in stored.earlier.causes] == [Category.PREEMPTED.value]
 
@@ -83,6 +84,35 @@ def test_a_restart_after_the_timeout_is_left_to_the_next_wait():
             client.wait(ref, timeout=0)
         assert client.wait(ref, timeout=0, restarts=False).restarts.following.delay == 300
         assert count_jobs(cluster) == 1
+
+
+STALLED = Diagnosis(category=Category.STALLED, reason="no progress for 30 min", retryable=True)
+
+
+def test_the_step_of_an_attempt_that_a_waiter_ends_is_known_after_its_pods_are_deleted():
+    with a_stage(controllers=False) as (cluster, client):
+        ref = client.submit(ask(FREE, checkpoints={"uri": "s3://bucket"}))
+        node = {"jobset.sigs.k8s.io/jobset-name": ref.name, "jobset.sigs.k8s.io/replicatedjob-name": "node"}
+        index = {"batch.kubernetes.io/job-completion-index": "0"}
+        spec = {"containers": [{"name": "node", "image": "train:1"}]}
+        record = json.dumps({"checkpoint": 40, "resumed_from": 30})
+        ended = {"exitCode": 1, "reason": "Error", "message": record, "startedAt": NOW, "finishedAt": NOW}
+        container = {"name": "node", "ready": False, "restartCount": 0, "image": "train:1", "imageID": "train@1"}
+        status = {"phase": "Failed", "containerStatuses": [{**container, "state": {"terminated": ended}}]}
+        metadata = {"name": "node-0-0", "labels": {**node, **index}}
+        cluster.add({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status})
+        client.backend.cancel(ref, diagnosis=STALLED)
+        cluster.delete("Pod", "node-0-0")
+        outcome = a_client(cluster).observe(ref).outcome
+    assert (outcome.checkpoint, outcome.resumed_from, outcome.restarts.following.step) == (40, 30, 40)
+
+
+def test_the_step_of_an_attempt_without_pods_that_a_waiter_ends_is_unknown():
+    with a_stage(controllers=False) as (cluster, client):
+        ref = client.submit(ask({"no_progress": 1, "delay": 0}, checkpoints={"uri": "s3://bucket"}))
+        client.backend.cancel(ref, diagnosis=STALLED)
+        restarts = a_client(cluster).observe(ref).outcome.restarts
+    assert (restarts.following.category, restarts.following.step) == ("Stalled", None)
 
 
 @pytest.mark.parametrize("name", [None, "nightly"], ids=["an owner", "a name"])

@@ -122,6 +122,17 @@ def test_the_line_of_the_user_is_the_innermost_one_of_relative_files(traceback, 
     ("code", "failure"),
     [
         (Code(kind="cloudpickle", text="3.8:gASV", entry="train"), None),
+        *[
+            (
+                Code(kind="source", text="", entry="train"),
+                replace(diagnosis(), traceback=f'  File "{path}", line 9, in f'),
+            )
+            for path in (
+                "/usr/lib/python3.8/json/decoder.py",
+                "/opt/venv/lib64/python3.8/site-packages/torch/nn/modules/module.py",
+                "/usr/local/lib/python3.8/queue.py",
+            )
+        ],
         (
             Code(kind="source", text="", entry="train"),
             replace(diagnosis(), traceback=TRACEBACK.replace("3.11", "3.8").format(line=1, message="")),
@@ -351,3 +362,22 @@ def test_the_tracer_of_an_editor_and_the_handler_of_ctrl_c_are_kept(tmp_path, mo
     assert (kept, signal.getsignal(signal.SIGINT)) == (trace, handler)
     assert outcome.diagnosis.reason == "ValueError: no luck"
     assert capsys.readouterr().out.count("(Pdb)") == 2
+
+
+@pytest.mark.parametrize("name", ["Ended", "GeneratorExit"])
+def test_what_a_function_raises_fails_its_job_in_this_process_and_the_working_directory_is_that_of_before(
+    tmp_path, name
+):
+    def train(path, name):
+        import builtins
+        import os
+
+        os.chdir(path)
+        raise getattr(builtins, name, type(name, (BaseException,), {}))("over")
+
+    before = Path.cwd()
+    client = TrainerClient(DebugBackendConfig())
+    trainer = CustomTrainer(func=train, func_args={"path": str(tmp_path), "name": name})
+    outcome = client.wait(client.train(runtime="python", trainer=trainer))
+    assert Path.cwd() == before
+    assert outcome.diagnosis.reason == f"{name}: over"

@@ -89,17 +89,33 @@ def test_free_restarts_do_not_use_the_budget():
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
-        ([None, None, None], 2),
+        ([0, 0, 0], 2),
         ([10, 10, 10, 10], 3),
-        ([10, 20, 20, 15, None], 4),
+        ([10, 20, 20, 15, 0], 4),
         ([10, 10, 20, 20, 30, 30], 6),
-        ([0, 0, 0, 0], 3),
     ],
 )
 def test_starts_in_a_row_without_progress_end_the_job_even_if_they_are_free(steps, expected):
     policy = RestartRules.parse({"free": ["NodeLost"], "no_progress": 3})
     restarts, _ = run(policy, [replace(LOST, step=step) for step in steps])
     assert restarts.total == expected
+
+
+@given(st.lists(st.none() | st.integers(0, 5), max_size=9))
+def test_a_start_whose_step_is_unknown_neither_made_progress_nor_failed_to(steps):
+    policy = RestartRules.parse({"free": ["NodeLost"], "no_progress": 3})
+    restarts, decision = run(policy, [replace(LOST, step=step) for step in steps])
+    known, known_decision = run(policy, [replace(LOST, step=step) for step in steps if step is not None])
+    assert (restarts.step, restarts.without_progress) == (known.step, known.without_progress)
+    reasons = {each.reason for each in (decision, known_decision) if each is not None and each.cause is None}
+    assert len(reasons) == bool(known_decision and known_decision.cause is None)
+
+
+def test_restarts_that_are_free_end_also_if_nothing_is_ever_known_of_their_steps():
+    policy = RestartRules.parse({"free": ["NodeLost"], "no_progress": 3})
+    restarts, decision = run(policy, [LOST] * 40)
+    assert (restarts.total, restarts.without_progress) == (12, 2)
+    assert "3 starts in a row made no progress" in decision.reason
 
 
 def test_the_delay_doubles_up_to_five_minutes():
@@ -143,13 +159,13 @@ def test_no_history_exceeds_the_budget_and_each_process_decides_the_same(setting
     assert run(RestartRules.parse(json.loads(json.dumps(policy.to_dict()))), starts) == (restarts, decision)
 
 
-def end(category=Category.NODE_LOST, attempt=None, step=None, retryable=True, **fields):
+def end(category=Category.NODE_LOST, attempt=None, step=None, retryable=True, is_recorded=True, **fields):
     """Return the outcome of an attempt that ran from 10:00:00 to 10:00:10."""
     diagnosis = Diagnosis(category=category, reason="it is gone", retryable=retryable)
     outcome = Outcome(
         ref={}, status="Failed", diagnosis=diagnosis, started_at="2026-11-24T10:00:00Z", finished_at=END, **fields
     )
-    return decide_outcome(outcome, attempt or AttemptRestarts(rules()), step)
+    return decide_outcome(outcome, attempt or AttemptRestarts(rules()), step, is_recorded)
 
 
 def test_an_outcome_has_the_restart_that_follows_and_the_request_of_the_next_attempt_counts_it():
@@ -179,7 +195,9 @@ def test_without_the_option_the_next_attempt_has_the_same_request():
 def test_progress_is_a_checkpoint_where_there_are_checkpoints():
     attempt = AttemptRestarts(rules(), has_checkpoints=True)
     assert end(attempt=attempt, step=50, checkpoint=40).restarts.following.step == 40
-    assert end(attempt=attempt, step=50).restarts.following.step is None
+    assert end(attempt=attempt, step=50).restarts.following.step == 0
+    assert end(attempt=attempt, step=50, is_recorded=False).restarts.following.step is None
+    assert end(Category.SCHEDULING, attempt=attempt, is_recorded=False).restarts.following.step == 0
     assert end(step=50, checkpoint=40).restarts.following.step == 50
 
 

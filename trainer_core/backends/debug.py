@@ -384,7 +384,9 @@ def _run_payload(payload: dict[str, Any], folder: Path, on_error: Callable[[Base
             on_error(stop)
             return stop.code if isinstance(stop.code, int) else 1
         value = None
-    except Exception as error:  # noqa: BLE001 -- boundary of the user's function: any exception fails the job
+    except KeyboardInterrupt:  # The user leaves the debugger, or ends this process.
+        raise
+    except BaseException as error:  # noqa: BLE001 -- boundary of the user's function: any exception fails the job
         error = error.with_traceback(bootstrap.strip_internal_frames(error.__traceback__))
         report_error(error)
         bootstrap.print_traceback(error)
@@ -413,14 +415,13 @@ def _import_from_project(project: Mapping[str, Any], parent: Path) -> Iterator[N
         found = [name for name in sys.modules if name.partition(".")[0] in names and name != "__main__"]
         return {name: sys.modules.pop(name) for name in found}
 
-    folder, path, modules = Path.cwd(), list(sys.path), remove()
+    path, modules = list(sys.path), remove()
     try:
         yield
     finally:
         remove()
         sys.modules.update(modules)
         sys.path[:] = path
-        os.chdir(folder)
 
 
 @contextlib.contextmanager
@@ -435,7 +436,7 @@ def _copy_output(log: io.StringIO) -> Iterator[None]:
 def _job_environment(
     job: _DebugJob, trainer: TrainerRequest, termination: Path, checkpoint_env: Mapping[str, str]
 ) -> Iterator[None]:
-    """Set the environment variables of the job; restore it, SIGTERM and the import path afterwards."""
+    """Set the environment variables of the job; restore them, SIGTERM, import path and working directory afterwards."""
     (job.folder / "output").mkdir(mode=0o700, exist_ok=True)
     launcher = {
         "RANK": "0",
@@ -452,7 +453,7 @@ def _job_environment(
         **{name: str(job.folder / path) for name, path in paths.items()},
         **checkpoint_env,
     }
-    before, handler, path = dict(os.environ), signal.getsignal(signal.SIGTERM), list(sys.path)
+    before, handler, path, folder = dict(os.environ), signal.getsignal(signal.SIGTERM), list(sys.path), Path.cwd()
     secrets = _read_secrets(job, "trainer")
     for name in before.keys() - remove_job_variables(before).keys():
         del os.environ[name]
@@ -462,6 +463,7 @@ def _job_environment(
     finally:
         os.environ.clear()
         os.environ.update(before)
+        os.chdir(folder)
         sys.path[:] = path  # Each job adds its folder: thousands of them make each import slow.
         if signal.getsignal(signal.SIGTERM) is not handler:
             signal.signal(signal.SIGTERM, handler)

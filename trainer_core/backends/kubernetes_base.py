@@ -296,7 +296,8 @@ class BaseKubernetesBackend(Backend):
 
     def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
         with suppress(JobNotFoundError):
-            self._writer.cancel(self._reader.get_object_by_ref(ref), diagnosis)
+            raw = self._reader.get_object_by_ref(ref)
+            self._writer.cancel(raw, diagnosis, self._reader.read_progress_line(raw) if diagnosis else None)
 
     def keeps_cancelled(self, request: TrainJobRequest) -> bool:
         return KUEUE_QUEUE not in request.policy.metadata.labels

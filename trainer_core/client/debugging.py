@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
 
 _PYTHON = "{}.{}".format(*sys.version_info[:2])
-#: Folder of the libraries of an interpreter in the file names of a traceback.
-_LIBRARY = re.compile(r'/python(3\.\d+)/(?:site-packages|dist-packages|[\w]+\.py")')
+#: A file of the libraries of an interpreter in a traceback.
+_LIBRARY = re.compile(r'/lib(?:64)?/python(3\.\d+)/[^"\n]+\.py"')
 
 
 @dataclass(frozen=True)

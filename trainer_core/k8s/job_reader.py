@@ -388,6 +388,14 @@ class JobReader:
                 break
         return progress
 
+    def read_progress_line(self, raw: RawObject) -> str | None:
+        """Return how far a job has come, before its pods are deleted, as a progress line. None if it is not known."""
+        job = self._adapter.parse_job(raw)
+        with suppress(TrainerError):  # The job is cancelled all the same.
+            pods = self.list_pods(job)
+            return observations.build_progress_line(pods, self.read_progress(job, pods)) if job.restarts else None
+        return None
+
     def _find_object(self, resource: ApiResource, name: str, namespace: str) -> RawObject | None:
         """Return the job of a name if it has this resource. Raise where RBAC denies the primary resource."""
         ignored = () if resource == self._adapter.primary_resource else (ForbiddenError, ApiNotServedError)

@@ -19,7 +19,15 @@ from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError, WriteConflictError
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_state import JobState
-from trainer_core.k8s.labels import CANCELLED, DIAGNOSIS, MANAGER, MAX_DIAGNOSIS_BYTES, MAX_OUTCOME_BYTES, OUTCOME
+from trainer_core.k8s.labels import (
+    CANCELLED,
+    DIAGNOSIS,
+    MANAGER,
+    MAX_DIAGNOSIS_BYTES,
+    MAX_OUTCOME_BYTES,
+    OUTCOME,
+    PROGRESS,
+)
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.model.jobs import COMPLETE, FAILED, Category, Diagnosis, Outcome, OwnerReference
 
@@ -61,7 +69,7 @@ class JobWriter:
         except NotFoundError as error:
             raise JobNotFoundError(f"TrainJob {job.name!r} has been deleted") from error
 
-    def cancel(self, raw: RawObject, diagnosis: Diagnosis | None = None) -> None:
+    def cancel(self, raw: RawObject, diagnosis: Diagnosis | None = None, progress: str | None = None) -> None:
         """Suspend an active job and mark it as cancelled; delete one of a Kueue queue, which would resume it."""
         job = self._adapter.parse_job(raw)
         if observations.get_status(job) in _ENDED:
@@ -73,6 +81,8 @@ class JobWriter:
         annotations = {CANCELLED: now}
         if diagnosis is not None:
             annotations[DIAGNOSIS] = _dump_diagnosis(diagnosis)
+        if progress is not None:
+            annotations[PROGRESS] = progress
         self._patch(job, {"metadata": {"annotations": annotations}, **self._adapter.build_suspend_patch(job, True)})
         if diagnosis is not None:
             self._create_event(job, diagnosis)

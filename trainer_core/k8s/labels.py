@@ -43,5 +43,7 @@ MAX_OUTCOME_BYTES = 65_536
 MAX_DIAGNOSIS_BYTES = 16_384
 #: Annotation: diagnosis with which the job was cancelled, as JSON.
 DIAGNOSIS = "trainjob-workflows/diagnosis"
+#: Annotation: a progress line of a job with the option RestartPolicy that a waiter has cancelled, and with it its pods.
+PROGRESS = "trainjob-workflows/progress"
 #: Annotation: the outcome as JSON, written by the process that waited. The pods that report it may be deleted earlier.
 OUTCOME = "trainjob-workflows/outcome"

@@ -40,6 +40,7 @@ _RESERVED_ANNOTATIONS = (
     *(labels.REQUEST, labels.FINGERPRINT, labels.ATTEMPT, labels.RUNTIME),
     *(labels.CANCELLED, labels.DIAGNOSIS, labels.OUTCOME, labels.RESTARTS, labels.START_WITHIN, labels.MEMORY),
     labels.RESTART_POLICY,
+    labels.PROGRESS,
     labels.PARTITION,
 )
 

@@ -44,10 +44,13 @@ from trainer_core.model.jobs import (
     TrainJob,
     TrainJobRef,
     build_complete_outcome,
+    extract_training_state,
 )
+from trainer_core.model.logs import find_last_progress
 from trainer_core.model.request import TrainJobRequest
 from trainer_core.model.resource_use import summarize_resource_use
 from trainer_core.model.runtimes import Runtime, RuntimeKind, build_unknown_runtime
+from trainer_core.node.progress import PREFIX
 from trainer_core.node.termination import parse_record
 
 _UNSUPPORTED_RUNTIME = "TrainingRuntimeNotSupported"
@@ -327,6 +330,7 @@ def _build_failed_outcome(
 ) -> Outcome:
     # The pods of a cancelled job are deleted one by one; without their times the outcome stays the same.
     started = None if _was_cancelled(job) else _get_start_time(pods)
+    saved = job.annotations.get(labels.PROGRESS) if _was_cancelled(job) else None
     diagnosis = diagnose(replace(_collect_facts(job, pods, events, tails), memory=job.memory))
     return build_failed_outcome(
         ref,
@@ -334,9 +338,11 @@ def _build_failed_outcome(
         () if _was_cancelled(job) else _parse_all_records(pods),
         started_at=_format_time(started),
         finished_at=_format_time(job.finished_at),
+        last_progress=find_last_progress([saved]) if saved else None,
         resource_use=None if _was_cancelled(job) else summarize_resource_use(_parse_node_records(pods)),
         memory=job.memory,
         restarts=job.restarts,
+        is_recorded=saved is not None if _was_cancelled(job) else _has_record(pods),
     )
 
 
@@ -399,6 +405,21 @@ def _parse_all_records(pods: Sequence[PodState]) -> Iterator[dict[str, Any] | No
             for run in (pod.main_container.terminated, pod.main_container.last_terminated):
                 if run:
                     yield parse_record(run.message)
+
+
+def build_progress_line(pods: Sequence[PodState], progress: Progress | None) -> str | None:
+    """Return a progress line with the last step and checkpoint of pods; None if nothing is known of them."""
+    if progress is None and not _has_record(pods):
+        return None
+    state = extract_training_state(_parse_all_records(pods), progress)
+    steps = {"step": progress and progress.step, **{name: state[name] for name in ("checkpoint", "resumed_from")}}
+    return PREFIX + json.dumps({name: step for name, step in steps.items() if step is not None})
+
+
+def _has_record(pods: Sequence[PodState]) -> bool:
+    """Return whether the record of a run of the first node could be read, also an empty one."""
+    containers = [pod.main_container for pod in group_pods_by_step(pods).get(f"{NODE}-0", ())]
+    return any(container.terminated or container.last_terminated for container in containers)
 
 
 def _group_node_pods(pods: Sequence[PodState]) -> list[list[PodState]]:

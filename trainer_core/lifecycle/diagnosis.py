@@ -157,6 +157,7 @@ def build_failed_outcome(
     resource_use: ResourceUse | None = None,
     memory: AttemptMemory | None = None,
     restarts: AttemptRestarts | None = None,
+    is_recorded: bool = True,
 ) -> Outcome:
     """Return the outcome of a failed TrainJob. The records are those of its nodes, newest first."""
     last_progress = last_progress or find_last_progress(reversed(diagnosis.log_tail))
@@ -171,7 +172,7 @@ def build_failed_outcome(
         **extract_training_state(records, last_progress),
     )
     step = last_progress.step if last_progress else None
-    return outcome if restarts is None else restart_policy.decide_outcome(outcome, restarts, step)
+    return outcome if restarts is None else restart_policy.decide_outcome(outcome, restarts, step, is_recorded)
 
 
 def diagnose(facts: Facts) -> Diagnosis:

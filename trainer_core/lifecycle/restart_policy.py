@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 #: Causes that are kept.
 _MAX_CAUSES = 20
 _MAX_DELAY = 300.0
+#: So many starts in a row may have made progress of which nothing is known.
+_MAX_UNKNOWN = 10
+#: Failures before the function is called.
+_BEFORE_TRAINING = (Category.IMAGE, Category.SCHEDULING, Category.REJECTED, Category.INITIALIZER)
 #: A shell and Kubernetes report the end by a signal as 128 and its number, `subprocess` as its negative number.
 _SIGNALLED = 128
 
@@ -32,7 +36,7 @@ class EndedStart:
     #: Whether a retry can help, by the diagnosis alone.
     retryable: bool = False
     exit_code: int | None = None
-    #: Its last checkpoint, or without the option Checkpoints the last step that it reported. None if unknown.
+    #: Its last checkpoint, or without the option Checkpoints the last step reported. 0 for none. None if unknown.
     step: float | None = None
     at: str | None = None
     #: Its run time.
@@ -147,8 +151,9 @@ def _choose_rule(rules: RestartRules, ended: EndedStart) -> tuple[str, str]:
 
 
 def _count_without_progress(earlier: Restarts, step: float | None) -> int:
-    made_progress = step is not None and (earlier.step is None or step > earlier.step)
-    return 0 if made_progress else earlier.without_progress + 1
+    if step is None and sum(cause.step is None for cause in earlier.causes[-_MAX_UNKNOWN:]) < _MAX_UNKNOWN:
+        return earlier.without_progress
+    return 0 if (step or 0) > (earlier.step or 0) else earlier.without_progress + 1
 
 
 def add_restart(earlier: Restarts, cause: RestartCause) -> Restarts:
@@ -164,12 +169,19 @@ def add_restart(earlier: Restarts, cause: RestartCause) -> Restarts:
     )
 
 
-def decide_outcome(outcome: Outcome, attempt: AttemptRestarts, reported_step: float | None) -> Outcome:
-    """Return the outcome of a failed TrainJob with its restarts, and with the one that follows, if any."""
+def decide_outcome(
+    outcome: Outcome, attempt: AttemptRestarts, reported_step: float | None, is_recorded: bool = True
+) -> Outcome:
+    """Return the outcome of a failed TrainJob with its restarts, and with the one that follows, if any.
+
+    Without its record, which goes with a pod, a step that is not known may have been reached.
+    """
     diagnosis, memory = outcome.diagnosis, outcome.memory
     if diagnosis is None:
         return replace(outcome, restarts=attempt.earlier)
     step = outcome.checkpoint if attempt.has_checkpoints else reported_step
+    if step is None and (is_recorded or diagnosis.category in _BEFORE_TRAINING):
+        step = 0
     seconds = _get_seconds(replace(outcome, started_at=attempt.started_at or outcome.started_at))
     ended = EndedStart(diagnosis.category, diagnosis.retryable, diagnosis.exit_code, step, outcome.finished_at, seconds)
     decision = decide_restart(attempt.rules, attempt.earlier, ended)

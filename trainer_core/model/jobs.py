@@ -570,7 +570,7 @@ class RestartCause:
     Attributes:
         category: Category of the failure that ended the start before.
         step: How far that start came: its last checkpoint, or without the option `Checkpoints` the last step that it
-            reported. None if unknown.
+            reported; 0 for none. None if unknown, as where a pod and its record were deleted.
         at: When it ended, ISO 8601 in UTC. None if unknown.
         counted: Whether the restart counts in ``max_restarts``.
         delay: Seconds from that end to the restart.
@@ -597,7 +597,7 @@ class Restarts:
         causes: Why, oldest first; the last 20.
         seconds: Run time of the starts that ended, in seconds.
         step: The furthest that one of them came; see `RestartCause`. None if unknown.
-        without_progress: How many starts in a row ended without getting further.
+        without_progress: How many starts in a row ended without getting further, as far as it is known.
         following: After a failure: the restart that follows it. None if there is none.
     """
 
