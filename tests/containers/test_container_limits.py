@@ -34,13 +34,18 @@ def disk():
 
 
 @pytest.fixture(scope="module")
-def client(disk):
+def client(disk, tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
     own = OwnEngine(disk, CONTAINER_ENGINE_CGROUPS="enabled")
-    client = TrainerClient(own.config)
-    own.prepare(client.backend._engine)
-    yield client
-    for job in client.list_jobs():
-        client.delete_job(job.name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINJOB_HOME", str(home))
+        client = TrainerClient(own.config)
+        own.prepare(client.backend._engine)
+        yield client
+        for job in client.list_jobs():
+            client.delete_job(job.name)
+        # Without their engine, they would wait for it.
+        wait_until(lambda: not list(home.rglob("*.lock")), "the supervisors exit")
     own.end()
 
 
