@@ -101,7 +101,7 @@ def test_a_nightly_training_that_a_person_starts_has_no_logical_date(dags, run_t
     run = run_trainjob_dag(dags["nightly_forecast"], logical_date=None)
     assert (run.state, run.dag_run.logical_date) == ("success", None)
     (submitted,) = trainjob_recorder.requests
-    assert submitted.trainer.code.args["day"] == str((run.dag_run.run_after - timedelta(days=1)).date())
+    assert submitted.work.trainer.code.args["day"] == str((run.dag_run.run_after - timedelta(days=1)).date())
 
 
 def test_the_templates_of_the_examples_render_in_every_run(dags, capsys):

@@ -37,12 +37,18 @@ def build_initializer(uri, role="dataset"):
 
 
 REFUSED = {
-    "a patch": ({"patches": [PATCH]}, "patches: RuntimePatch changes a runtime of Kubeflow Trainer"),
-    "a deadline": ({"active_deadline_seconds": 60}, "active_deadline_seconds: a workload has no deadline"),
-    "another controller": ({"managed_by": "kueue.x-k8s.io/multikueue"}, "managed_by: Run:ai manages its workloads"),
-    "a workspace": ({"workspace": {}}, "workspace: supported only by `initialize`"),
-    "DistributedConfig": ({"distributed": {}}, "distributed: DistributedConfig"),
-    "PyTorchJobSpec": ({"pytorch_job": {}}, "pytorch_job: PyTorchJobSpec is for the training-operator"),
+    "a patch": ({"patches": [PATCH]}, "patches: the runai backend has no RuntimePatch; remove it"),
+    "a deadline": (
+        {"active_deadline_seconds": 60},
+        "active_deadline_seconds: the runai backend has no ActiveDeadlineSeconds; remove it",
+    ),
+    "another controller": (
+        {"managed_by": "kueue.x-k8s.io/multikueue"},
+        "managed_by: the runai backend has no ManagedBy; remove it",
+    ),
+    "a workspace": ({"workspace": {}}, "workspace: the runai backend has no Workspace; remove it"),
+    "DistributedConfig": ({"distributed": {}}, "distributed: the runai backend has no DistributedConfig; remove it"),
+    "PyTorchJobSpec": ({"pytorch_job": {}}, "pytorch_job: the runai backend has no PyTorchJobSpec; remove it"),
     "hf://": (build_initializer("hf://acme/digits"), "initializer.dataset: hf:// is not supported"),
     "s3:// of a model": (build_initializer("s3://models/m", "model"), r"initializer\.model: s3:// is not supported"),
     "a folder of a claim": (build_initializer("pvc://data/raw/digits"), "cannot mount the folder 'raw/digits'"),

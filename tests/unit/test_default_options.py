@@ -22,8 +22,7 @@ from trainer_core.backends import backend_class
 from trainer_core.client import default_options
 from trainer_core.definition.options.runai import RunaiSpec
 from trainer_core.definition.request_builder import build_request
-from trainer_core.model.config import DEFAULT_OPTIONS
-from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.request import DEFAULT_OPTIONS, TrainJobRequest
 
 ALL = [Stalled("30m"), RestartPolicy(max_restarts=5), MoreMemory("32Gi"), StartWithin("6h"), Reuse("30d")]
 FUNCTION = CustomTrainer("train:main", resources_per_node={"memory": "8Gi"})
@@ -39,9 +38,11 @@ def connect(tmp_path):
 
 def apply_all(trainer=FUNCTION, backend="kubernetes", options=(), **changes):
     """Return the names of the fields that the default options set in a request."""
+    assert {type(option).__name__ for option in ALL} == DEFAULT_OPTIONS.keys()
+    names = [DEFAULT_OPTIONS[type(option).__name__] for option in ALL]
     fields = {
         name: build_request(backend=backend_class("kubernetes"), options=[option]).get_field(name)
-        for option, name in zip(ALL, DEFAULT_OPTIONS.values(), strict=True)
+        for option, name in zip(ALL, names, strict=True)
     }
     request = build_request(backend=backend_class(backend), trainer=trainer, options=[Name("job"), *options])
     request = request.with_fields(**changes)
@@ -91,7 +92,7 @@ def test_a_stored_request_keeps_the_defaults_of_its_creation(connect):
         ("Stalled", "default_options: must be a list of options"),
         ([{"Stalled": {"after": "soon"}}], "default_options: Stalled after: must be a number of seconds"),
         (["Stalled"], "default_options: Stalled needs after"),
-        ([{"Labels": {"a": "b"}}], "default_options: Labels is not one of Stalled, RestartPolicy, MoreMemory"),
+        ([{"Labels": {"a": "b"}}], "default_options: Labels is not one of StartWithin, MoreMemory, RestartPolicy"),
         ([7], "default_options: 7 is not one of"),
         (["RestartPolicy", RestartPolicy()], "default_options: RestartPolicy is given twice"),
         ([MoreMemory("8Gi")], "default_options: MoreMemory option is not compatible with LocalProcessBackend"),

@@ -171,9 +171,28 @@ def test_settings_for_kubernetes_are_refused_by_other_backends(tmp_path, monkeyp
     trainer = {"kind": "custom", "code": {"kind": "reference", "text": "a:f", "entry": "f"}}
     request = TrainJobRequest.parse({"name": "job", "runtime": {"name": "python"}, "trainer": trainer, **fields})
 
-    with pytest.raises(UnsupportedError, match=f"{named}: needs a Kubernetes cluster") as refused:
+    with pytest.raises(
+        UnsupportedError, match=f"{named}: the {backend} backend has no .*; remove it, or use one of "
+    ) as refused:
         backend_class(backend)().render(request)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("backend", "fields", "named"),
+    [
+        ("kubernetes", {"pytorch_job": {"restart_policy": "Never"}}, "pytorch_job"),
+        ("kubernetes", {"runai": {"spec": {"image": "x"}}}, "runai"),
+        ("training-operator", {"runai": {"spec": {"image": "x"}}}, "runai"),
+        ("container", {"start_within": 60}, "start_within"),
+        ("local", {"more_memory": {"limit": "1Gi"}}, "more_memory"),
+        ("runai", {"active_deadline_seconds": 1}, "active_deadline_seconds"),
+        ("debug", {"suspend": True}, "suspend"),
+    ],
+)
+def test_a_field_whose_option_a_backend_does_not_have_is_refused_with_the_backends_that_have_it(backend, fields, named):
+    with pytest.raises(UnsupportedError, match=f"^{named}: the {backend} backend has no .*; remove it, or use one of "):
+        TrainJobRequest.parse(fields).check_options(backend)
 
 
 @pytest.mark.parametrize("backend", ["local", "debug"])

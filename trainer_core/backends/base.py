@@ -45,11 +45,6 @@ __all__ = ["Backend", "NameTakenError"]
 
 _log = logging.getLogger(__name__)
 
-#: Options that every backend accepts, except the debug backend, which trains in the calling process.
-COMMON_OPTIONS = frozenset(
-    {"Name", "Labels", "Annotations", "Partition", "Suspend", "Tracking", "Checkpoints"}
-    | {"RestartPolicy", "Stalled", "Reuse"}
-)
 #: A round fails only if another process created or deleted a TrainJob of the same name in the meantime.
 _MAX_ROUNDS = 20
 #: Seconds between two reads of the processes of an earlier attempt: the first pause, and the longest.
@@ -68,7 +63,7 @@ class Backend(ABC):
 
     #: Name of the backend in refs, connections and configurations.
     name: ClassVar[str]
-    #: Class names of the options that it accepts.
+    #: Class names of the options that it accepts. For a backend of this project, the fields of a request have them.
     accepts: ClassVar[frozenset[str]]
     #: Schemes of the URIs of datasets and models that it has.
     schemes: ClassVar[Collection[str]] = tuple(SCHEMES)

@@ -52,7 +52,7 @@ from trainer_core.model.jobs import (
 )
 from trainer_core.model.logs import find_last_progress
 from trainer_core.model.readable_log import format_log_line
-from trainer_core.model.request import InitializerSource, TrainerRequest, TrainJobRequest
+from trainer_core.model.request import InitializerSource, TrainerRequest, TrainJobRequest, list_options
 from trainer_core.model.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 from trainer_core.node import bootstrap, env
 from trainer_core.node.checkpoints import finish, release
@@ -97,9 +97,7 @@ class DebugBackend(Backend):
     """Runs TrainJobs inside the calling process, one at a time."""
 
     name: ClassVar[str] = "debug"
-    accepts: ClassVar[frozenset[str]] = frozenset(
-        {"Name", "Labels", "Annotations", "Checkpoints", "Partition", "Tracking"}
-    )
+    accepts: ClassVar[frozenset[str]] = list_options("debug")
     schemes: ClassVar[Collection[str]] = initializer_sources.SCHEMES
 
     def __init__(self, config: DebugBackendConfig | None = None) -> None:
@@ -121,22 +119,7 @@ class DebugBackend(Backend):
             raise UnsupportedError(
                 f"the debug backend runs in this interpreter; install {names} into it and remove packages_to_install"
             )
-        options = {
-            "RuntimePatch": request.work.patches,
-            "active_deadline_seconds": request.policy.active_deadline_seconds,
-            "suspend": request.policy.suspend,
-            "more_memory": request.policy.more_memory,
-            "restart_policy": request.policy.restart_policy,
-            "stalled": request.policy.stalled,
-            "reuse": request.policy.reuse,
-        }
-        unsupported = [name for name, value in options.items() if value]
-        if unsupported:
-            raise UnsupportedError(f"the debug backend does not support {', '.join(unsupported)}; remove it")
-        if request.list_kubernetes_fields():
-            raise UnsupportedError(
-                f"{', '.join(request.list_kubernetes_fields())}: needs a Kubernetes cluster; remove it"
-            )
+        request.check_options(self.name)
         sources = request.initializer_sources()
         for role, source in sources:
             initializer_sources.check_source_supported(role, source)

@@ -8,8 +8,8 @@ from typing import Any
 from trainer_core.backends.base import Backend
 from trainer_core.base.errors import InvalidRequestError
 from trainer_core.lifecycle.attempt_memory import get_attempt_memory
-from trainer_core.model.config import DEFAULT_OPTIONS, BackendConfig, read_default_options
-from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.config import BackendConfig, read_default_options
+from trainer_core.model.request import DEFAULT_OPTIONS, TrainJobRequest
 
 _VARIABLE = "TRAINJOB_DEFAULT_OPTIONS"
 

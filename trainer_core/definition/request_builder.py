@@ -29,7 +29,7 @@ from trainer_core.definition.initializers import (
 from trainer_core.definition.options.base import BaseOption, check_accepted, get_backend_class
 from trainer_core.definition.options.on_backend import OnBackend, check_backend_name, log_skipped
 from trainer_core.definition.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer, trainer_from_dict
-from trainer_core.model.request import Owner, TrainJobRequest
+from trainer_core.model.request import OPTION_OF_FIELD, Owner, TrainJobRequest
 from trainer_core.model.runtimes import Runtime
 from trainer_core.model.storage_schemes import SCHEMES, check_scheme
 from trainer_core.packaging import requirements_file, serializer
@@ -318,24 +318,9 @@ def _read_job_spec(job_spec: dict[str, Any]) -> dict[str, Any]:
         "runtime": spec.pop("runtimeRef", None),
         "trainer": spec.pop("trainer", {}),
         "metadata": {key: metadata.pop(key) for key in ("labels", "annotations") if metadata.get(key)},
-        "patches": spec.pop("runtimePatches", []),
-        "active_deadline_seconds": spec.pop("activeDeadlineSeconds", None),
-        "start_within": spec.pop("startWithin", None),
-        "suspend": spec.pop("suspend", None) or None,
-        "managed_by": spec.pop("managedBy", None),
-        "delete_after_seconds": spec.pop("ttlSecondsAfterFinished", None),
-        "workspace": spec.pop("workspace", None),
-        "checkpoints": spec.pop("checkpoints", None),
-        "more_memory": spec.pop("moreMemory", None),
-        "restart_policy": spec.pop("restartPolicy", None),
-        "stalled": spec.pop("stalled", None),
-        "reuse": spec.pop("reuse", None),
-        "distributed": spec.pop("distributed", None),
-        "pytorch_job": spec.pop("pytorchJob", None),
-        "runai": spec.pop("runai", None),
-        "tracking": spec.pop("tracking", None),
-        "partition": spec.pop("partition", None),
+        **{name: spec.pop(option.key or _to_camel_case(name), None) for name, option in OPTION_OF_FIELD.items()},
     }
+    data["suspend"] = data["suspend"] or None
     unknown = [f"metadata.{key}" for key in metadata] + [f"spec.{key}" for key in spec]
     if unknown:
         raise ValueError(
@@ -424,6 +409,11 @@ def _walk_hint(hint: Any) -> Iterator[Any]:
 def _to_snake_case(name: str) -> str:
     """Return the name of a field that may be given in Kubernetes' spelling, as in a copied patch."""
     return re.sub("([A-Z])", r"_\1", name).lower()
+
+
+def _to_camel_case(name: str) -> str:
+    """Return the name of a field in Kubernetes' spelling."""
+    return re.sub("_([a-z])", lambda match: match[1].upper(), name)
 
 
 def _find_option_class(name: str) -> type[BaseOption]:

@@ -24,10 +24,10 @@ from pydantic import (
 from trainer_core.base import naming, validation
 from trainer_core.base.secrets import redact
 from trainer_core.base.text import shorten
+from trainer_core.model.request import DEFAULT_OPTIONS
 
 __all__ = [
     "CONFIGS",
-    "DEFAULT_OPTIONS",
     "BackendConfig",
     "ClusterConfig",
     "ContainerBackendConfig",
@@ -41,14 +41,6 @@ __all__ = [
     "read_default_options",
 ]
 
-#: The options that a configuration can set for all TrainJobs, with the field of a request that each of them sets.
-DEFAULT_OPTIONS = {
-    "Stalled": "stalled",
-    "RestartPolicy": "restart_policy",
-    "MoreMemory": "more_memory",
-    "StartWithin": "start_within",
-    "Reuse": "reuse",
-}
 _DEFAULT_OPTIONS_EXAMPLE = "such as [{Stalled: {after: 30m}}]"
 #: Volume of a container engine for checkpoints.
 CHECKPOINTS_VOLUME = "trainjob-checkpoints"

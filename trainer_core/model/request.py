@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain, count
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -46,8 +47,10 @@ from trainer_core.node import env as node_env
 __all__ = [
     "ACCESS_MODES",
     "CONTROLLERS",
+    "DEFAULT_OPTIONS",
     "KEPT_CHECKPOINTS",
     "KUEUE_QUEUE",
+    "OPTION_OF_FIELD",
     "PARTS",
     "PART_OF_FIELD",
     "PATCH_MANAGER",
@@ -61,6 +64,7 @@ __all__ = [
     "InitializerSource",
     "Metadata",
     "MoreMemory",
+    "Option",
     "Owner",
     "Policy",
     "Project",
@@ -73,6 +77,7 @@ __all__ = [
     "TrainerRequest",
     "Work",
     "Workspace",
+    "list_options",
 ]
 
 #: Controllers that can reconcile a TrainJob (``spec.managedBy``).
@@ -91,6 +96,37 @@ KeptCheckpoints = Literal["last", "none", "all"]
 KEPT_CHECKPOINTS: tuple[str, ...] = get_args(KeptCheckpoints)
 #: Marks a field that is not part of the fingerprint: it says where the work lies, or is drawn for each creation.
 NOT_COMPARED = "not compared"
+_TRAINER = frozenset({"kubernetes", "training-operator"})
+_CLUSTERS = _TRAINER | {"runai"}
+_CONTAINERS = _CLUSTERS | {"container"}
+#: The debug backend trains in the calling process.
+_PROCESSES = _CONTAINERS | {"local"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """Marks the field of a request that an option sets.
+
+    Attributes:
+        name: Class name of the option.
+        backends: Names of the backends that have it. None: each one.
+        can_be_default: Whether the configuration of a backend can have it in `default_options`.
+        key: Its field in ``spec`` of a TrainJob. None for the name of the field in Kubernetes' spelling.
+    """
+
+    name: str
+    backends: frozenset[str] | None = None
+    can_be_default: bool = False
+    key: str | None = None
+
+
+#: Options that set no field alone, with the backends that have them.
+_OTHER_OPTIONS = {
+    **dict.fromkeys(("Name", "Labels", "Annotations")),
+    **dict.fromkeys(("TrainerCommand", "TrainerArgs"), _CONTAINERS),
+    **dict.fromkeys(("QueueName", "PriorityClass", "GangScheduling"), _TRAINER),
+    "RunaiMasterSpec": frozenset({"runai"}),
+}
 #: Seconds.
 Duration = Annotated[float, BeforeValidator(validation.parse_duration)]
 JobName = Annotated[str, AfterValidator(naming.validate_name)]
@@ -507,11 +543,13 @@ class Work(_Part):
     runtime: RuntimeRef | None = None
     trainer: TrainerRequest | None = None
     initializer: InitializerRequest | None = None
-    patches: tuple[dict[str, Any], ...] = ()
-    workspace: Workspace | None = None
-    distributed: Distributed | None = None
-    pytorch_job: PyTorchJob | None = None
-    runai: RunaiFields | None = None
+    patches: Annotated[
+        tuple[dict[str, Any], ...], Option("RuntimePatch", _TRAINER | {"container"}, key="runtimePatches")
+    ] = ()
+    workspace: Annotated[Workspace | None, Option("Workspace", _TRAINER)] = None
+    distributed: Annotated[Distributed | None, Option("DistributedConfig", _TRAINER)] = None
+    pytorch_job: Annotated[PyTorchJob | None, Option("PyTorchJobSpec", frozenset({"training-operator"}))] = None
+    runai: Annotated[RunaiFields | None, Option("RunaiSpec", frozenset({"runai"}))] = None
 
 
 class Policy(_Part):
@@ -533,17 +571,31 @@ class Policy(_Part):
     """
 
     metadata: Metadata = Field(default_factory=Metadata)
-    active_deadline_seconds: PositiveInt | None = None
-    start_within: Duration | None = None
-    suspend: bool = False
-    managed_by: Controller | None = None
-    delete_after_seconds: PositiveInt | None = None
-    checkpoints: Checkpoints | None = None
-    more_memory: MoreMemory | None = None
-    restart_policy: Annotated[RestartRules, BeforeValidator(RestartRules.parse)] | None = None
-    stalled: Stalled | None = None
-    reuse: Annotated[Reuse | None, NOT_COMPARED] = None
-    tracking: Annotated[TrackingRequest | None, NOT_COMPARED] = None
+    active_deadline_seconds: Annotated[
+        PositiveInt | None, Option("ActiveDeadlineSeconds", _TRAINER | {"container", "local"})
+    ] = None
+    start_within: Annotated[Duration | None, Option("StartWithin", _CLUSTERS | {"local"}, can_be_default=True)] = None
+    suspend: Annotated[bool, Option("Suspend", _PROCESSES)] = False
+    managed_by: Annotated[Controller | None, Option("ManagedBy", _TRAINER)] = None
+    delete_after_seconds: Annotated[
+        PositiveInt | None, Option("DeleteAfter", _CONTAINERS, key="ttlSecondsAfterFinished")
+    ] = None
+    checkpoints: Annotated[Checkpoints | None, Option("Checkpoints")] = None
+    more_memory: Annotated[MoreMemory | None, Option("MoreMemory", _CONTAINERS, can_be_default=True)] = None
+    restart_policy: Annotated[
+        Annotated[RestartRules, BeforeValidator(RestartRules.parse)] | None,
+        Option("RestartPolicy", _PROCESSES, can_be_default=True),
+    ] = None
+    stalled: Annotated[Stalled | None, Option("Stalled", _PROCESSES, can_be_default=True)] = None
+    reuse: Annotated[Reuse | None, NOT_COMPARED, Option("Reuse", _PROCESSES, can_be_default=True)] = None
+    tracking: Annotated[TrackingRequest | None, NOT_COMPARED, Option("Tracking")] = None
+
+
+def _check_defaults(names: tuple[str, ...]) -> tuple[str, ...]:
+    known = sorted(DEFAULT_OPTIONS.values())
+    if unknown := sorted(set(names) - set(known)):
+        raise ValueError(f"{unknown[0]!r} is not one of {', '.join(known)}")
+    return names
 
 
 class Context(_Part):
@@ -571,10 +623,10 @@ class Context(_Part):
     name: JobName | None = None
     owner: Owner | None = None
     search: SearchEntry | None = None
-    partition: Annotated[str, AfterValidator(validation.check_partition)] | None = None
+    partition: Annotated[Annotated[str, AfterValidator(validation.check_partition)] | None, Option("Partition")] = None
     traceparent: str | None = Field(default=None, pattern=TRACEPARENT_PATTERN)
     retry_of: str | None = None
-    defaults: tuple[Literal["more_memory", "restart_policy", "reuse", "stalled", "start_within"], ...] | None = None
+    defaults: Annotated[tuple[str, ...], AfterValidator(_check_defaults)] | None = None
     attempt_memory: Annotated[str, BeforeValidator(resources.parse_memory)] | None = None
     attempt_restarts: Restarts | None = None
     secret_names: tuple[str, ...] | None = None
@@ -585,6 +637,22 @@ class Context(_Part):
 #: Parts of a request, and the part of each of its fields.
 PARTS: dict[str, type[_Part]] = {"work": Work, "policy": Policy, "context": Context}
 PART_OF_FIELD = {name: part for part, kind in PARTS.items() for name in kind.model_fields}
+#: The option that sets each field.
+OPTION_OF_FIELD = {
+    name: mark
+    for kind in PARTS.values()
+    for name, field in kind.model_fields.items()
+    for mark in field.metadata
+    if isinstance(mark, Option)
+}
+#: The options that a configuration can set for all TrainJobs, with the field that each of them sets.
+DEFAULT_OPTIONS = {option.name: name for name, option in OPTION_OF_FIELD.items() if option.can_be_default}
+
+
+def list_options(backend: str) -> frozenset[str]:
+    """Return the names of the options that a backend of this project has."""
+    options = {**_OTHER_OPTIONS, **{option.name: option.backends for option in OPTION_OF_FIELD.values()}}
+    return frozenset(name for name, backends in options.items() if backends is None or backend in backends)
 
 
 class TrainJobRequest(_Part):
@@ -718,18 +786,14 @@ class TrainJobRequest(_Part):
         """Return each initializer source with its role; empty for a request without an initializer."""
         return self.work.initializer.sources() if self.work.initializer else []
 
-    def list_kubernetes_fields(self) -> list[str]:
-        """Return the fields, by dotted path, that only a backend on Kubernetes supports."""
-        names = [
-            "managed_by",
-            "delete_after_seconds",
-            "start_within",
-            "workspace",
-            "distributed",
-            "pytorch_job",
-            "runai",
-        ]
-        return [name for name in names if self.get_field(name) is not None]
+    def check_options(self, backend: str) -> None:
+        """Check that a backend of this project has the options whose fields are set."""
+        for name, option in OPTION_OF_FIELD.items():
+            if option.backends is not None and backend not in option.backends and self.get_field(name):
+                raise UnsupportedError(
+                    f"{name}: the {backend} backend has no {option.name}; remove it, or use one of "
+                    f"{', '.join(sorted(option.backends))}"
+                )
 
     def get_field(self, name: str) -> Any:
         """Return a field of any part by its name."""

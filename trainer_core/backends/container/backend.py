@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainer_core.backends.base import COMMON_OPTIONS, Backend
+from trainer_core.backends.base import Backend
 from trainer_core.backends.container import (
     job_journal,
     names,
@@ -51,7 +51,7 @@ from trainer_core.model.checkpoint_location import MOUNT_PATH
 from trainer_core.model.config import ContainerBackendConfig
 from trainer_core.model.jobs import Diagnosis, Event, ObjectiveReport, Observation, Progress, TrainJob, TrainJobRef
 from trainer_core.model.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
-from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.request import TrainJobRequest, list_options
 from trainer_core.model.runtimes import Runtime
 from trainer_core.packaging import code_location
 
@@ -72,11 +72,7 @@ class ContainerBackend(Backend):
 
     name: ClassVar[str] = "container"
     restarts_in_place: ClassVar[bool] = True
-    accepts: ClassVar[frozenset[str]] = (
-        COMMON_OPTIONS
-        | {"TrainerCommand", "TrainerArgs", "RuntimePatch"}
-        | {"ActiveDeadlineSeconds", "DeleteAfter", "MoreMemory"}
-    )
+    accepts: ClassVar[frozenset[str]] = list_options("container")
     schemes: ClassVar[Collection[str]] = SCHEMES
 
     def __init__(self, config: ContainerBackendConfig | None = None) -> None:

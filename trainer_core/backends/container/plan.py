@@ -107,9 +107,7 @@ def _check_request(request: TrainJobRequest) -> None:
     trainer = request.work.trainer
     if trainer is None and not request.initializer_sources():
         raise InvalidRequestError("the request has nothing to run; set a trainer, an initializer or both")
-    unsupported = [each for each in request.list_kubernetes_fields() if each != "delete_after_seconds"]
-    if unsupported:
-        raise UnsupportedError(f"{', '.join(unsupported)}: needs a Kubernetes cluster; remove it")
+    request.check_options("container")
     if trainer is None:
         if request.work.patches:
             raise UnsupportedError("RuntimePatch changes a runtime, and a job without a trainer has none; remove it")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trainer_core.backends import initializer_sources
-from trainer_core.backends.base import COMMON_OPTIONS, Backend, NameTakenError
+from trainer_core.backends.base import Backend, NameTakenError
 from trainer_core.backends.environment_secrets import read_secrets
 from trainer_core.backends.follower import Follower
 from trainer_core.backends.local import host, local_versions, logs, observations, processes, runtimes
@@ -49,7 +49,7 @@ from trainer_core.model import checkpoint_location
 from trainer_core.model.config import LocalProcessBackendConfig
 from trainer_core.model.jobs import Diagnosis, Event, Observation, TrainJob, TrainJobRef
 from trainer_core.model.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
-from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.request import TrainJobRequest, list_options
 from trainer_core.model.runtimes import Runtime
 from trainer_core.node import env
 from trainer_core.packaging import code_location, serializer
@@ -74,7 +74,7 @@ class LocalProcessBackend(Backend):
 
     name: ClassVar[str] = "local"
     restarts_in_place: ClassVar[bool] = True
-    accepts: ClassVar[frozenset[str]] = COMMON_OPTIONS | {"ActiveDeadlineSeconds", "StartWithin"}
+    accepts: ClassVar[frozenset[str]] = list_options("local")
     schemes: ClassVar[Collection[str]] = initializer_sources.SCHEMES
 
     def __init__(self, config: LocalProcessBackendConfig | None = None) -> None:

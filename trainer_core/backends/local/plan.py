@@ -64,13 +64,7 @@ def _check_request(request: TrainJobRequest) -> None:
         )
     if trainer is not None and trainer.kind == "builtin":
         raise UnsupportedError("BuiltinTrainer needs the image of its recipe; use the kubernetes backend")
-    if request.work.patches:
-        raise UnsupportedError("RuntimePatch changes pods, and the local backend has none; remove the option")
-    unsupported = [each for each in request.list_kubernetes_fields() if each != "start_within"]
-    if unsupported:
-        raise UnsupportedError(f"{', '.join(unsupported)}: needs a Kubernetes cluster; remove it")
-    if request.policy.more_memory is not None:
-        raise UnsupportedError("more_memory: processes of the local backend have no limit of memory; remove it")
+    request.check_options("local")
     if trainer is not None:
         check_reserved_env("trainer.env", trainer.env, RESERVED_ENV["torch"].__contains__, "torchrun")
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import Any, ClassVar
 
-from trainer_core.backends.base import COMMON_OPTIONS
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
 from trainer_core.backends.runai import manifest, parse, runtime_templates, validation
 from trainer_core.backends.runai.parse import JOB_LABEL, Phases
@@ -23,7 +22,7 @@ from trainer_core.k8s.parsing import RawObject
 from trainer_core.model.backend_fields.runai_workload import TrainingWorkloadSpec
 from trainer_core.model.config import RunaiBackendConfig
 from trainer_core.model.jobs import TrainJobRef
-from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.request import TrainJobRequest, list_options
 from trainer_core.model.runtimes import Runtime, RuntimeKind
 
 _log = logging.getLogger(__name__)
@@ -39,11 +38,7 @@ class RunaiBackend(BaseKubernetesBackend):
     """
 
     name: ClassVar[str] = "runai"
-    accepts: ClassVar[frozenset[str]] = (
-        COMMON_OPTIONS
-        | {"TrainerCommand", "TrainerArgs", "RunaiSpec", "RunaiMasterSpec"}
-        | {"StartWithin", "DeleteAfter", "MoreMemory"}
-    )
+    accepts: ClassVar[frozenset[str]] = list_options("runai")
     schemes: ClassVar[Collection[str]] = validation.SCHEMES
 
     def __init__(self, config: RunaiBackendConfig) -> None:

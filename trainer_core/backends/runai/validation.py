@@ -24,23 +24,12 @@ SCHEMES = ("pvc",)
 _NO_INITIALIZERS = (
     "by the runai backend, whose workloads have no initializers; RunaiSpec mounts data as s3, git_sync or nfs"
 )
-#: Parts of a request that a workload cannot express, and the alternative.
-_UNSUPPORTED_PARTS = {
-    "patches": "RuntimePatch changes a runtime of Kubeflow Trainer; use RunaiSpec",
-    "active_deadline_seconds": "a workload has no deadline; remove it, and wait with a timeout",
-    "managed_by": "Run:ai manages its workloads itself; remove it",
-    "workspace": "supported only by `initialize` on other backends; remove it",
-    "distributed": "DistributedConfig configures the pods of TrainJobs and PyTorchJobs; use RunaiSpec",
-    "pytorch_job": "PyTorchJobSpec is for the training-operator backend; use RunaiSpec",
-}
 
 
 def check_request(request: TrainJobRequest, template: RuntimeTemplate) -> None:
     """Check a request for what a workload cannot express."""
     manifest_common.check_reserved_metadata(request)
-    for name, reason in _UNSUPPORTED_PARTS.items():
-        if request.get_field(name):
-            raise UnsupportedError(f"{name}: {reason}")
+    request.check_options("runai")
     _check_sources(request)
     if request.policy.checkpoints is not None and request.policy.checkpoints.grace > _GRACE:
         raise UnsupportedError(

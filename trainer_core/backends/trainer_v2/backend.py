@@ -12,7 +12,6 @@ from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainer_core.backends.base import COMMON_OPTIONS
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
 from trainer_core.backends.trainer_v2 import SCHEMES
 from trainer_core.backends.trainer_v2.parse import parse_job
@@ -28,7 +27,7 @@ from trainer_core.k8s.pod_state import JOB_LABEL, JOBSET_LABEL
 from trainer_core.k8s.resources import ApiResource
 from trainer_core.model.config import KubernetesBackendConfig
 from trainer_core.model.jobs import TrainJobRef
-from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.request import TrainJobRequest, list_options
 from trainer_core.model.runtimes import Runtime
 
 if TYPE_CHECKING:
@@ -61,12 +60,7 @@ class KubernetesBackend(BaseKubernetesBackend):
     """TrainJobs of Kubeflow Trainer v2 on a Kubernetes cluster."""
 
     name: ClassVar[str] = "kubernetes"
-    accepts: ClassVar[frozenset[str]] = (
-        COMMON_OPTIONS
-        | {"TrainerCommand", "TrainerArgs", "RuntimePatch", "DistributedConfig", "Workspace"}
-        | {"QueueName", "PriorityClass", "GangScheduling", "ManagedBy"}
-        | {"ActiveDeadlineSeconds", "StartWithin", "DeleteAfter", "MoreMemory"}
-    )
+    accepts: ClassVar[frozenset[str]] = list_options("kubernetes")
     schemes: ClassVar[Collection[str]] = SCHEMES
 
     def __init__(self, config: KubernetesBackendConfig | None = None) -> None:

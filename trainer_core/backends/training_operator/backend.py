@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from trainer_core.backends.base import COMMON_OPTIONS
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
 from trainer_core.backends.training_operator import manifest, runtime_templates, validation
 from trainer_core.backends.training_operator.parse import JOB_NAME_LABEL, parse_job, parse_pod
@@ -20,7 +19,7 @@ from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.pod_state import JOB_LABEL
 from trainer_core.model.config import TrainingOperatorBackendConfig
 from trainer_core.model.jobs import Diagnosis, Outcome, TrainJobRef
-from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.request import TrainJobRequest, list_options
 from trainer_core.model.runtimes import Runtime
 
 
@@ -52,12 +51,7 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
     """PyTorchJobs (``kubeflow.org/v1``) on a Kubernetes cluster with the Training Operator."""
 
     name: ClassVar[str] = "training-operator"
-    accepts: ClassVar[frozenset[str]] = (
-        COMMON_OPTIONS
-        | {"TrainerCommand", "TrainerArgs", "RuntimePatch", "DistributedConfig", "PyTorchJobSpec", "Workspace"}
-        | {"QueueName", "PriorityClass", "GangScheduling", "ManagedBy"}
-        | {"ActiveDeadlineSeconds", "StartWithin", "DeleteAfter", "MoreMemory"}
-    )
+    accepts: ClassVar[frozenset[str]] = list_options("training-operator")
     schemes: ClassVar[Collection[str]] = validation.SCHEMES
 
     def __init__(self, config: TrainingOperatorBackendConfig | None = None) -> None:

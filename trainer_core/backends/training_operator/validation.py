@@ -21,6 +21,7 @@ _POLICIES = ("torch", None)
 def check_request(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
     """Check a request for what a PyTorchJob cannot express."""
     manifest_common.check_reserved_metadata(request)
+    request.check_options("training-operator")
     if request.work.workspace is not None:
         raise UnsupportedError("workspace is supported only by `initialize`; remove it")
     policy = runtimes.get_ml_policy(runtime)

@@ -31,6 +31,7 @@ _RENDEZVOUS_POLICIES = ("torch", "jax", "xgboost", "flux")
 def check_request(request: TrainJobRequest, runtime: Mapping[str, Any], schema: TrainJobSchema, namespace: str) -> None:
     """Check a request for what the server would reject, fail to run later, or drop silently."""
     check_reserved_metadata(request)
+    request.check_options("kubernetes")
     _check_namespace(runtime, namespace)
     _check_deadline(request, schema)
     if request.work.workspace is not None:
