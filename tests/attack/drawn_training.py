@@ -152,6 +152,8 @@ def train(scene: str, helper: str, plan: dict[str, Any]) -> dict[str, Any]:  # n
 
         worker = context.Process(target=answer, daemon=True)
         worker.start()
+        numbers.send(0)
+        numbers.recv()  # It has the handler with which it can be ended.
         tell("worker-0", worker.pid)
     for step in range(begun + 1, steps + 1):
         if world > 1:
