@@ -30,6 +30,7 @@ LOST = [
     ("ConnectionResetError", "[Errno 104] Connection reset by peer"),
     ("RuntimeError", "DataLoader worker (pid(s) 4242) exited unexpectedly"),
     ("RuntimeError", "DataLoader worker (pid 4242) is killed by signal: Terminated. "),
+    ("trainjob.CheckpointError", "the checkpoint was not saved: rank 0 failed; see its log"),
     ("subprocess.CalledProcessError", "Command '['python', 'train.py']' died with <Signals.SIGTERM: 15>."),
     ("subprocess.CalledProcessError", "Command '['python', 'train.py']' returned non-zero exit status 143."),
 ]

@@ -37,7 +37,8 @@ _LOST_PEER = re.compile(
     r"|(application|collective|operation).{0,40}time(d )?-?out|Watchdog caught|ncclRemoteError|ncclSystemError"
     r"|NCCL communicator was aborted|gloo connectFullMesh failed|failed to connect to any network address"
     r"|DataLoader worker \(.*\) (is killed by signal: Terminated|exited unexpectedly$)"
-    r"|died with <Signals.SIG(KILL|TERM)|returned non-zero exit status 143\b",  # A child that was told to stop.
+    r"|died with <Signals.SIG(KILL|TERM)|returned non-zero exit status 143\b"  # A child that was told to stop.
+    r"|^the checkpoint was not saved: rank [0-9]+ failed",
     re.IGNORECASE | re.MULTILINE,
 )
 _LOST_PEER_TYPES = re.compile(
