@@ -48,6 +48,16 @@ def clean(monkeypatch):
     monkeypatch.setattr(status_server, "_PATIENCE", 300.0)
 
 
+def test_the_environment_is_as_before_also_when_the_socket_is_already_closed(tmp_path, monkeypatch):
+    monkeypatch.setattr(status_server, "_BARS", 0.01)
+    before = dict(os.environ)
+    server = StatusServer(tmp_path)
+    with server:
+        descriptor = server._socket.detach()
+    os.close(descriptor)
+    assert dict(os.environ) == before
+
+
 @pytest.fixture
 def server(tmp_path):
     with StatusServer(tmp_path) as server:

@@ -111,8 +111,10 @@ class StatusServer:
         self._server.start()
 
     def _stop(self, listener: socket.socket) -> None:
+        # In this order: the thread closes the socket once it sees that there is none.
+        with contextlib.suppress(OSError):  # The training has closed it.
+            listener.shutdown(2)
         self._socket = None
-        listener.shutdown(2)
         self._token_path.unlink(missing_ok=True)
         sys.meta_path.remove(_LightningFinder)
         for name, value in self._before.items():
