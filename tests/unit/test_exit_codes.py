@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from hypothesis import example, given, settings, strategies as st
 from node_process import Ended
 
 from trainer_core.model.request import Code
-from trainer_core.node import return_value, termination
+from trainer_core.node import exit_code, return_value, termination
 from trainer_core.packaging import argv_payload, serializer
 
 NO_RECORD = "without a record that its function returned"
@@ -317,8 +318,6 @@ def test_a_training_that_returns_because_of_sigterm_has_returned(tmp_path):
 
 
 def test_the_second_start_of_torchrun_is_judged_and_not_the_first(tmp_path):
-    from trainer_core.node import exit_code
-
     prefix, log = f"{tmp_path}/mark-", tmp_path / "log"
     for name in ("0-0", "0-1", "1-0"):
         Path(f"{prefix}{name}").symlink_to("returned 2")
@@ -326,3 +325,12 @@ def test_the_second_start_of_torchrun_is_judged_and_not_the_first(tmp_path):
 
     assert exit_code.decide(0, prefix, log, False, written.append) == 1
     assert NO_RECORD in written[0]
+
+
+@pytest.mark.parametrize(("record", "code"), [({}, 143), ({"error": {"type": "E"}}, 1), ({"exits": {"0": 3}}, 1)])
+def test_a_launcher_that_ends_with_1_because_of_sigterm_was_told_to_stop_unless_a_process_has_failed(
+    tmp_path, record, code
+):
+    log = tmp_path / "record"
+    log.write_text(json.dumps(record))
+    assert exit_code.decide(1, str(tmp_path / "ended-"), log, True, print) == code

@@ -57,7 +57,9 @@ def decide(code: int, prefix: str, log: Path, is_stopped: bool, write: Callable[
         write(f"trainjob: {_NO_RECORD}\n")
         error = {"type": "trainjob.NoRecord", "message": _NO_RECORD, "traceback": "", "rank": env.rank()}
         termination.report_error_record({"error": error}, log)
-    return code or (128 + signal.SIGTERM if is_stopped else 1)
+    # torchrun ends with 1 where SIGTERM reaches it before its processes save.
+    is_silent = not code or (code == 1 and record.keys().isdisjoint(("error", "exits")))
+    return 128 + signal.SIGTERM if is_stopped and is_silent else code or 1
 
 
 def _read_marks(prefix: str) -> set[str] | None:
