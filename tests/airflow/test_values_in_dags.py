@@ -121,7 +121,7 @@ def test_variables_labels_and_annotations_are_texts(run_dag, client, xcom, nativ
     run = run_dag(dag)
 
     assert xcom(run, "train") == answers
-    metadata = client.get_job_request(client.list_jobs()[0].name).metadata
+    metadata = client.get_job_request(client.list_jobs()[0].name).policy.metadata
     assert metadata.labels["version"] == "1.10"
     assert metadata.annotations.items() >= {("quoted", "'1'"), ("list", "[1]")}
 

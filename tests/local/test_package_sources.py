@@ -202,7 +202,7 @@ def test_what_uv_itself_locks_for_a_member_of_a_workspace_is_installed(client, a
     assert [each.partition(" ")[0] for each in request.work.trainer.packages] == ["basics==2.0", "tools==1.0"]
     assert client.wait(client.submit(request), timeout=PATIENCE).result == ["team", "local"]
     from_the_member = ask("night:main", packages_to_install="uv.lock", code=workspace)
-    assert [each.partition(" ")[0] for each in from_the_member.trainer.packages] == ["extra==1.0"]
+    assert [each.partition(" ")[0] for each in from_the_member.work.trainer.packages] == ["extra==1.0"]
     with pytest.raises(ValueError, match=r"uv\.lock: shared: libs/shared is on this machine only; give code a folder"):
         ask("night:main", packages_to_install="uv.lock", code=workspace / "jobs/night")
 

@@ -24,10 +24,10 @@ def train(gate: str, x: float = 0.03) -> dict:
 class EndsAfterSubmit(TrainJobOperator):
     """Task whose timeout passes some seconds after the submission, however long that takes on a busy machine."""
 
-    def _submit(self, ti):
-        submitted = super()._submit(ti)
-        passed = datetime.datetime.now(datetime.timezone.utc) - ti.start_date
-        self.execution_timeout = passed + datetime.timedelta(seconds=5)
+    def _submit(self):
+        submitted = super()._submit()
+        passed = datetime.datetime.now(datetime.timezone.utc) - self._ti.start_date
+        self.execution_timeout = self._waiting._limit = passed + datetime.timedelta(seconds=5)
         return submitted
 
 

@@ -126,7 +126,7 @@ def test_a_cleared_task_that_asks_continues_its_job(airflow, gate):
 def list_trials(airflow, task):
     """Return name, generation and status of the trials of a task."""
     read = airflow.client.get_job_request
-    jobs = [(job, read(job.name).owner) for job in airflow.client.list_jobs()]
+    jobs = [(job, read(job.name).context.owner) for job in airflow.client.list_jobs()]
     return [(job.name, owner.generation, job.status) for job, owner in jobs if f"/{task.run}/" in owner.key]
 
 
