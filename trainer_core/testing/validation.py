@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from trainer_core.base.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, TrainerError
 from trainer_core.base.secrets import SecretRef
@@ -192,9 +193,9 @@ class Validation(Contract):
         client.render(build_request())
         assert client.list_jobs() == []
 
-    def test_a_literal_secret_does_not_appear_in_the_serialized_request(self, client: TrainerClient) -> None:
+    def test_a_literal_secret_does_not_appear_in_the_serialized_request(self, build_request: BuildRequest) -> None:
         source = HuggingFaceDatasetInitializer("hf://owner/data", access_token=_SECRET)
-        request = client.build_request(initializer=Initializer(dataset=source), options=[Name("job")])
+        request = build_request().with_fields(literal_secrets={"dataset.ACCESS_TOKEN": SecretStr(_SECRET)})
         texts = [request.to_json(), repr(request), str(request), str(request.to_dict()), repr(source)]
         assert [text for text in texts if _SECRET in text] == []
         assert request.context.literal_secrets["dataset.ACCESS_TOKEN"].get_secret_value() == _SECRET
@@ -213,9 +214,9 @@ class Validation(Contract):
             message = str(error)
         assert _SECRET not in message + caplog.text
 
-    def test_a_secret_reference_stays_a_reference(self, client: TrainerClient) -> None:
+    def test_a_secret_reference_stays_a_reference(self) -> None:
         source = HuggingFaceDatasetInitializer("hf://owner/data", access_token=SecretRef("hub", "token"))
-        data = request_builder.build_request_data(backend=client.backend, initializer=Initializer(dataset=source))
+        data = request_builder.build_request_data(backend=None, initializer=Initializer(dataset=source))
         assert data["initializer"]["dataset"]["secrets"] == {"ACCESS_TOKEN": {"name": "hub", "key": "token"}}
 
     def test_reading_an_absent_job_or_runtime_raises_a_not_found_error(
