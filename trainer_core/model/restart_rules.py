@@ -35,9 +35,9 @@ class RestartRules:
         if isinstance(data, cls):
             return data
         values: dict[Any, object] = dict(data) if isinstance(data, Mapping) else {"settings": data}
-        unknown = next((name for name in values if name not in cls.__dataclass_fields__), None)
-        if unknown is not None:
-            raise ValueError(f"{redact(unknown)} is unknown; known are {', '.join(cls.__dataclass_fields__)}")
+        unknown = [name for name in values if name not in cls.__dataclass_fields__]
+        if unknown:
+            raise ValueError(f"{redact(unknown[0])} is unknown; known are {', '.join(cls.__dataclass_fields__)}")
         parsers: dict[str, Callable[[object], Any]] = {
             "max_restarts": lambda value: _parse_count("max_restarts", value, 0),
             "no_progress": lambda value: _parse_count("no_progress", value, 1),
