@@ -27,15 +27,17 @@ OBSERVATIONS = [Observation(CREATED), *[Observation(CREATED, pending_failure=PEN
 
 
 class Waiting:
-    """A client whose wait has these observations."""
+    """An attempt whose wait has these observations."""
 
-    def wait(self, ref, timeout, on_observation, restarts):
+    ref = REF
+
+    def wait(self, on_observation):
         for each in OBSERVATIONS:
             on_observation(each)
 
 
 def test_a_wait_prints_why_a_job_cannot_start_when_it_is_seen(capsys):
-    progress.wait_with_progress(Waiting(), REF, None)
+    progress.wait_with_progress(Waiting())
     assert capsys.readouterr().err.splitlines() == [
         "a-job Created",
         "a-job Created: Scheduling: no node has [gpu]",
