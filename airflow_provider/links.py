@@ -45,7 +45,8 @@ class _UrlTemplateLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Return the URL for the task's job; empty without a template or a job."""
-        ref = getattr(operator, "_ref", None)
+        memory = getattr(operator, "_memory", None)  # That of the API server has none.
+        ref = memory.ref if memory is not None else None
         if ref is None:
             return ""
         template = operator.hook.link_templates.get(self.field)

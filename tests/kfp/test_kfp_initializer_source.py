@@ -27,7 +27,7 @@ def source(artifact=None, uri=None, *, backend="kubernetes", mounts=None, own=No
     """The dataset's source in a request, validated."""
     data = {"runtime": {"name": "torch"}, **({"initializer": {"dataset": own}} if own else {})}
     set_initializer_source(data, "dataset", artifact, uri, backend, mounts or {})
-    return TrainJobRequest.parse(data).model_dump(exclude_defaults=True)["initializer"]["dataset"]
+    return TrainJobRequest.parse(data).model_dump(exclude_defaults=True)["work"]["initializer"]["dataset"]
 
 
 @pytest.mark.parametrize("recorded", ["pvc://data/dataset", "s3://models/digits", "hf://owner/name"])

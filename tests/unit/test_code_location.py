@@ -113,7 +113,7 @@ def test_the_arguments_of_a_large_project_have_its_uri_and_the_programs_for_its_
         project = json.loads(sent[sent.index("payload.json") + 1])["project"]
         assert "archive" not in project
         assert project["uri"].startswith(place)
-        assert sum(map(len, argv)) < 64_000
+        assert sum(map(len, argv)) < 68_000
 
 
 def test_equal_files_are_stored_once_and_fetched_once_by_a_machine(build, storage, tmp_path):
