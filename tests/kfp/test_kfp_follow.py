@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import kfp_definitions as definitions
 import pytest
@@ -61,7 +60,7 @@ def test_a_log_that_goes_silent_before_its_end_does_not_hold_up_the_end_of_the_t
     ref = client.get_job_ref(client.train(runtime="python", trainer=trainer))
 
     history = MetricHistory()
-    outcome = wait.wait_for_job(client, ref, None, history)
+    outcome = wait.wait_for_job(client, next(iter(client.attempts(ref))), history)
 
     assert outcome.succeeded
     assert history.get_curves()["loss"] == [(1.0, 1.0), (2.0, 0.5)]
@@ -70,7 +69,9 @@ def test_a_log_that_goes_silent_before_its_end_does_not_hold_up_the_end_of_the_t
 
 
 class PrintsAtItsEnd:
-    """A client whose job cannot start at first, and prints its last line only after its end."""
+    """A client, and the attempt of a job that cannot start at first and prints its last line only after its end."""
+
+    ref = TrainJobRef("kubernetes", "default", "train", "uid")
 
     def __init__(self):
         self.is_waited_for = threading.Event()
@@ -82,15 +83,14 @@ class PrintsAtItsEnd:
         assert self.is_waited_for.wait(300)
         yield "the last line"
 
-    def wait(self, ref, timeout, on_observation, restarts):
-        assert 0 < timeout <= 600
+    def wait(self, on_observation):
         diagnosis = Diagnosis(category=Category.SCHEDULING, reason="no node has 8 GPUs")
         on_observation(Observation(CREATED, pending_failure=PendingFailure(diagnosis)))
-        return Outcome(ref=ref.to_dict(), status=COMPLETE)
+        return Outcome(ref=self.ref.to_dict(), status=COMPLETE)
 
 
 def test_a_step_shows_why_its_job_does_not_start_and_ends_after_the_last_line_of_its_log(capsys, monkeypatch):
-    client, ref = PrintsAtItsEnd(), TrainJobRef("kubernetes", "default", "train", "uid")
+    client = PrintsAtItsEnd()
     finish = wait._Printer.finish
 
     def note_and_finish(printer):
@@ -98,7 +98,7 @@ def test_a_step_shows_why_its_job_does_not_start_and_ends_after_the_last_line_of
         finish(printer)
 
     monkeypatch.setattr(wait._Printer, "finish", note_and_finish)
-    wait.wait_for_job(client, ref, time.monotonic() + 600, MetricHistory())
+    wait.wait_for_job(client, client, MetricHistory())
 
     printed = capsys.readouterr()
     assert printed.out == "[node-0] the last line\n"
