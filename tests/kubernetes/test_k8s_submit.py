@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from k8s_scene import CONTAINER, HF, a_client, a_request, a_stage, finished, until_the_next_second
 
-from trainer_core import Name
+from trainer_core import Name, TrainerClient
 from trainer_core.base.errors import (
     BackendUnavailableError,
     ConflictError,
@@ -171,6 +171,21 @@ def test_a_submit_that_is_not_to_be_repeated_fails_at_once(stage, monkeypatch):
     cluster.faults.next(**AWAY)
     with pytest.raises(BackendUnavailableError):
         client.submit(a_request())
+
+
+def test_a_client_without_patience_sends_a_submit_once(stage, monkeypatch, caplog):
+    cluster, client = stage
+    monkeypatch.delenv("TRAINJOB_SUBMIT_RETRY_SECONDS")
+    cluster.faults.next(**AWAY)
+    with pytest.raises(BackendUnavailableError):
+        TrainerClient(client.config, retry_seconds=0).submit(a_request())
+    assert [each.message for each in caplog.records if "is repeated for" in each.message] == []
+
+
+@pytest.mark.parametrize("seconds", [-1, float("inf"), float("nan")])
+def test_the_patience_of_a_client_must_be_a_number_of_seconds(stage, seconds):
+    with pytest.raises(ValueError, match=r"^retry_seconds must be a number of seconds, at least 0, got"):
+        TrainerClient(stage[1].config, retry_seconds=seconds)
 
 
 def test_a_refused_submit_is_not_repeated(stage, monkeypatch, caplog):

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from trainer_core.backends import BACKENDS, backend_class
@@ -139,6 +140,8 @@ class TrainerClient:
         # Every backend class is constructed from its own configuration.
         self.backend: Backend = backend_class(backend_config.backend)(backend_config)  # type: ignore[call-arg]
         self.runs = JobRuns(self.backend, tracking, self.get_job_request)
+        if retry_seconds is not None and not 0 <= retry_seconds <= TIMEOUT_MAX:
+            raise ValueError(f"retry_seconds must be a number of seconds, at least 0, got {retry_seconds}")
         self._retry_seconds = retry_seconds
         #: A request was repeated for so long in vain.
         self._has_given_up = False
@@ -358,7 +361,8 @@ class TrainerClient:
         return repeat_while_failing(send, **self._build_retries(what))
 
     def _build_retries(self, what: str, limit: float | None = None) -> Retries:
-        seconds = read_limit(self._retry_seconds or _SUBMIT_SECONDS) if isinstance(self.config, ClusterConfig) else 0.0
+        default = _SUBMIT_SECONDS if self._retry_seconds is None else self._retry_seconds
+        seconds = read_limit(default) if isinstance(self.config, ClusterConfig) else 0.0
         return {
             "may_pass": lambda error: isinstance(error, BackendUnavailableError) and error.transient,
             "limit": seconds if limit is None else min(limit, seconds),
