@@ -80,6 +80,16 @@ class _SharingPackages(LoadFileScheduling):
         path = Path(super()._split_scope(nodeid))
         return str(path.parent if (self.config.rootpath / path).with_name("__init__.py").exists() else path)
 
+    def remove_node(self, node):
+        """Hand the tests of a worker that crashed to others: not those of files that it has finished.
+
+        Who is handed a file without a test that is left waits for ever.
+        """
+        work = self.assigned_work[node]
+        for scope in [scope for scope, tests in work.items() if all(tests.values())]:
+            del work[scope]
+        return super().remove_node(node)
+
 
 def pytest_xdist_make_scheduler(config, log):
     return _SharingPackages(config, log) if config.getvalue("dist") == "loadfile" else None

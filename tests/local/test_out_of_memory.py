@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,15 +11,18 @@ import pytest
 from local_jobs import PATIENCE
 from optional_packages import requires
 
-from trainer_core import Category
+from trainer_core import Category, LocalProcessBackendConfig, TrainerClient, TrainJobRef, TrainJobRequest
 
 pytestmark = pytest.mark.slow
 _LIMIT = 2**30
 
 
-@pytest.fixture(autouse=True)
-def little_memory() -> Iterator[None]:
-    """Run this process, and the jobs that it starts, in a control group with a gigabyte of memory."""
+@pytest.fixture
+def submit(processes, client, home) -> Iterator[Callable[[TrainJobRequest], TrainJobRef]]:
+    """Submit a request from a control group with a gigabyte of memory, which the supervisor inherits.
+
+    The submitter is a process of its own: the kernel kills the largest process of the group, and that is this one.
+    """
     own = Path("/proc/self/cgroup").read_text()
     paths = {names: path for _, names, path in (line.split(":", 2) for line in own.splitlines())}
     is_v1 = "memory" in paths
@@ -28,15 +31,27 @@ def little_memory() -> Iterator[None]:
     try:
         group.mkdir()
         (group / ("memory.limit_in_bytes" if is_v1 else "memory.max")).write_text(str(_LIMIT))
-        (group / "cgroup.procs").write_text(str(os.getpid()))
     except OSError as error:
         with suppress(OSError):
             group.rmdir()
         pytest.skip(f"no control group for memory can be made: {error.strerror}")
-    yield
+
+    def submit(request: TrainJobRequest) -> TrainJobRef:
+        submitter = processes.Process(target=_submit_from, args=(group, home, request))
+        submitter.start()
+        submitter.join(PATIENCE)
+        return client.get_job_ref("job")
+
+    yield submit
     for pid in (group / "cgroup.procs").read_text().split():
-        (parent / "cgroup.procs").write_text(pid)
+        with suppress(OSError):  # It has ended meanwhile.
+            (parent / "cgroup.procs").write_text(pid)
     group.rmdir()
+
+
+def _submit_from(group: Path, home: Path, request: TrainJobRequest) -> None:
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    TrainerClient(LocalProcessBackendConfig(home=home)).submit(request)
 
 
 def takes_memory(where: str):
@@ -65,21 +80,21 @@ def takes_memory(where: str):
 
 
 @pytest.mark.parametrize("where", ["function", "pool"])
-def test_what_the_kernel_kills_for_lack_of_memory_is_out_of_memory(client, ask, where):
-    diagnosis = client.wait(client.submit(ask(takes_memory, {"where": where})), timeout=PATIENCE).diagnosis
+def test_what_the_kernel_kills_for_lack_of_memory_is_out_of_memory(client, submit, ask, where):
+    diagnosis = client.wait(submit(ask(takes_memory, {"where": where})), timeout=PATIENCE).diagnosis
     assert (diagnosis.category, diagnosis.retryable) == (Category.OUT_OF_MEMORY, False)
     assert diagnosis.reason.startswith("it ran out of memory")
 
 
 @requires("torch")
-def test_a_rank_that_the_kernel_kills_for_lack_of_memory_is_out_of_memory(client, ask):
+def test_a_rank_that_the_kernel_kills_for_lack_of_memory_is_out_of_memory(client, submit, ask):
     request = ask(takes_memory, {"where": "rank"}, runtime="torch-distributed", num_proc_per_node=2)
-    diagnosis = client.wait(client.submit(request), timeout=PATIENCE).diagnosis
+    diagnosis = client.wait(submit(request), timeout=PATIENCE).diagnosis
     assert (diagnosis.category, diagnosis.exit_code) == (Category.OUT_OF_MEMORY, -9)
     assert diagnosis.reason.startswith("rank 1 ran out of memory")
 
 
-def test_a_worker_of_a_pool_that_aborts_is_not_out_of_memory(client, ask):
-    diagnosis = client.wait(client.submit(ask(takes_memory, {"where": "nowhere"})), timeout=PATIENCE).diagnosis
+def test_a_worker_of_a_pool_that_aborts_is_not_out_of_memory(client, submit, ask):
+    diagnosis = client.wait(submit(ask(takes_memory, {"where": "nowhere"})), timeout=PATIENCE).diagnosis
     assert (diagnosis.category, diagnosis.retryable) == (Category.USER_CODE, False)
     assert diagnosis.reason.startswith("a process that it started crashed (Aborted)")
