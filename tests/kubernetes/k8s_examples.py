@@ -182,6 +182,11 @@ EXAMPLES: dict[str, Example] = {
         )
     ),
     "runtime-as-it-is": Example(lambda: a_request()),
+    "runtime-with-arguments": Example(lambda: a_request(options=[TrainerArgs(["--epochs=3"])])),
+    "torchtune-resources": Example(
+        lambda: a_request(trainer=BuiltinTrainer(TorchTuneConfig(resources_per_node={"gpu": 1}))),
+        runtime="torchtune-llama3.2-1b",
+    ),
     "torchtune-lora": Example(
         lambda: a_request(
             trainer=BuiltinTrainer(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from pydantic_core import to_jsonable_python
 
 import trainer_core
 import trainer_core.options
+from trainer_core.constants import constants
 
 #: By class: its arguments and methods with the repr of each default, lists that are defaults, settings and errors.
 REFERENCE = json.loads((Path(__file__).with_name("data") / "sdk_api.json").read_bytes())
@@ -59,6 +62,7 @@ REFERENCE_NAMES = [
     "Result",
     "Metric",
 ]
+REFERENCE_TYPES = [name for name in REFERENCE_NAMES[: REFERENCE_NAMES.index("Event") + 1] if name != "TrainerClient"]
 REFERENCE_OPTIONS = [
     "ActiveDeadlineSeconds",
     "Annotations",
@@ -160,6 +164,44 @@ def test_an_option_of_the_reference_is_exported(name):
     assert name in trainer_core.options.__all__
 
 
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("trainer_core.options.kubernetes", REFERENCE_OPTIONS),
+        ("trainer_core.options.common", ["Name"]),
+        ("trainer_core.types.types", [*REFERENCE_TYPES, "TORCH_TUNE"]),
+    ],
+)
+def test_a_module_of_the_reference_has_its_names(module, names):
+    found = importlib.import_module(module)
+    own = {**vars(trainer_core.options), **{name: getattr(trainer_core, name) for name in trainer_core.__all__}}
+    assert {name: getattr(found, name) for name in names} == {name: own.get(name, "torchtune") for name in names}
+
+
+def test_the_constants_of_the_reference_have_its_values():
+    reference = {
+        "GROUP": "trainer.kubeflow.org",
+        "VERSION": "v1alpha1",
+        "TRAINJOB_PLURAL": "trainjobs",
+        "CLUSTER_TRAINING_RUNTIME_PLURAL": "clustertrainingruntimes",
+        "TRAINING_RUNTIME_PLURAL": "trainingruntimes",
+        "TRAINJOB_CREATED": "Created",
+        "TRAINJOB_RUNNING": "Running",
+        "TRAINJOB_COMPLETE": "Complete",
+        "TRAINJOB_FAILED": "Failed",
+        "RUNTIME_FRAMEWORK_LABEL": "trainer.kubeflow.org/framework",
+        "TRAINJOB_ANCESTOR_LABEL": "trainer.kubeflow.org/trainjob-ancestor-step",
+        "DATASET_INITIALIZER": "dataset-initializer",
+        "MODEL_INITIALIZER": "model-initializer",
+        "NODE": "node",
+        "GPU_LABEL": "nvidia.com/gpu",
+        "DATASET_PATH": "/workspace/dataset",
+        "MODEL_PATH": "/workspace/model",
+        "DEFAULT_TRAINING_RUNTIME": "torch-distributed",
+    }
+    assert {name: getattr(constants, name) for name in reference} == reference
+
+
 def test_no_exported_name_is_missing():
     assert [name for name in trainer_core.__all__ if not hasattr(trainer_core, name)] == []
 
@@ -178,3 +220,14 @@ def test_a_public_class_is_documented(kind):
 def test_each_argument_of_a_public_dataclass_is_documented(kind):
     document = kind.__doc__ or ""
     assert [field.name for field in dataclasses.fields(kind) if f"{field.name}: " not in document] == []
+
+
+def test_what_a_search_returns_is_made_of_the_arguments_of_the_reference():
+    now = datetime(2026, 11, 28, tzinfo=timezone.utc)
+    metrics = [trainer_core.Metric("loss", "0.1", "0.3", "0.1")]
+    result = trainer_core.Result({"rate": "0.1"}, metrics)
+    job = trainer_core.OptimizationJob(
+        "search", {}, [], trainer_core.GridSearch(), trainer_core.TrialConfig(), [], now, "Created"
+    )
+    assert (result.parameters, result.metrics, job.status) == ({"rate": "0.1"}, metrics, "Created")
+    assert (trainer_core.GridSearch().algorithm_name, trainer_core.RandomSearch().algorithm_name) == ("grid", "random")

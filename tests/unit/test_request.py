@@ -158,7 +158,7 @@ def test_rendered_strings_become_the_types_that_the_function_declares():
             {"trainer": {"kind": "container", "image": "x", "num_nodes": -1}},
             r"trainer.num_nodes: .*greater than 0, got -1",
         ),
-        ({"trainer": {"kind": "container"}}, "a container trainer needs its image"),
+        ({"trainer": {"kind": "container"}}, "a container trainer needs its image, command or args"),
         ({"trainer": code({"epochs": "many"}, {"epochs": "int"})}, "epochs.*many"),
         ({"name": "a/b"}, "name: job name 'a/b' is not a DNS label"),
         ({"runtme": {"name": "x"}}, "runtme: "),

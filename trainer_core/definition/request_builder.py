@@ -214,9 +214,8 @@ def _flatten_runtime(runtime: Any) -> dict[str, Any] | None:
 
 def _flatten_trainer(trainer: Trainer | None, overrides: dict[str, Any], folder: Path | None) -> dict[str, Any] | None:
     if trainer is None:
-        if overrides:
-            raise ValueError("TrainerCommand and TrainerArgs need a trainer; give CustomTrainerContainer(image=…)")
-        return None
+        # The runtime's own image, with another command or other arguments.
+        return {"kind": "container", **overrides} if overrides else None
     if isinstance(trainer, CustomTrainer):
         project = None if trainer.code is None else read_project(trainer.code, folder)
         packages = requirements_file.read_packages(
@@ -239,8 +238,8 @@ def _flatten_trainer(trainer: Trainer | None, overrides: dict[str, Any], folder:
         data = {"kind": "container", **_flatten_nodes(trainer)}
     elif isinstance(trainer, BuiltinTrainer):
         config = _to_json_data(asdict(trainer.config))
-        data = {"kind": "builtin", "config": config, "num_nodes": config.pop("num_nodes", None)}
-        data["resources_per_node"] = config.pop("resources_per_node", None)
+        nodes = {name: config.pop(name, None) for name in ("num_nodes", "resources_per_node")}
+        return {"kind": "builtin", "config": config, **_remove_empty({**nodes, **overrides})}
     else:
         raise ValueError(
             "trainer must be CustomTrainer, CustomTrainerContainer, BuiltinTrainer or a dict of their fields, "

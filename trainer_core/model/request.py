@@ -299,7 +299,11 @@ class TrainerRequest(_Part):
 
     @model_validator(mode="after")
     def _check_kind(self) -> TrainerRequest:
-        needed = {"custom": ("code", self.code), "container": ("image", self.image), "builtin": ("config", self.config)}
+        needed = {
+            "custom": ("code", self.code),
+            "container": ("image, command or args", self.image or self.command or self.args),
+            "builtin": ("config", self.config is not None),
+        }
         name, part = needed[self.kind]
         if not part:
             raise ValueError(f"a {self.kind} trainer needs its {name}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from importlib.util import find_spec
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from trainer_core.base import validation
 from trainer_core.base.secrets import redact
@@ -128,6 +128,7 @@ class RandomSearch:
         random_state: Seed: equal seeds give equal trials. The default depends on the name of the search.
     """
 
+    algorithm_name: ClassVar[str] = "random"
     random_state: int | None = None
 
     def __post_init__(self) -> None:
@@ -156,6 +157,8 @@ class RandomSearch:
 @dataclass(frozen=True)
 class GridSearch:
     """Try each combination of values once. The space has lists of values and `randint` only."""
+
+    algorithm_name: ClassVar[str] = "grid"
 
 
 @dataclass(frozen=True, init=False)

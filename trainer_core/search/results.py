@@ -81,11 +81,11 @@ class Result:
 
     parameters: dict[str, str]
     metrics: list[Metric]
-    values: dict[str, Any]
-    value: float | None
-    job: str | None
-    trial: int
-    stopped_early: bool
+    values: dict[str, Any] = field(default_factory=dict)
+    value: float | None = None
+    job: str | None = None
+    trial: int = 0
+    stopped_early: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ class OptimizationJob:
     trials: list[Trial]
     creation_timestamp: datetime
     status: str
-    reason: str | None
-    total: int
+    reason: str | None = None
+    total: int = 0
 
 
 @dataclass(frozen=True)

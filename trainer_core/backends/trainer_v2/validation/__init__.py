@@ -86,6 +86,8 @@ def _check_deadline(request: TrainJobRequest, schema: TrainJobSchema) -> None:
 
 def _check_trainer_kind(trainer: TrainerRequest, runtime: Mapping[str, Any]) -> None:
     name, framework = runtimes.get_name(runtime), runtimes.get_framework(runtime)
+    if trainer.kind == "container" and trainer.image is None:
+        return  # The program of the runtime, with another command or other arguments.
     is_builtin = trainer.kind == "builtin"
     if is_builtin != (framework == "torchtune"):
         remedy = "a torchtune runtime" if is_builtin else "a runtime such as torch-distributed, or a BuiltinTrainer"
