@@ -14,7 +14,7 @@ _INTEGRATION = "TrainJob"
 
 def get_provider_info() -> dict[str, Any]:
     """Return the provider's metadata for Airflow's provider manager."""
-    from airflow_provider.connection_form import CONNECTION_FIELDS
+    from airflow_provider.connection_form import build_connection_fields
 
     return {
         "package-name": "trainjob-workflows",
@@ -57,7 +57,7 @@ def get_provider_info() -> dict[str, Any]:
                     "relabeling": {},
                     "placeholders": {"home": "~/.trainjob", "namespace": "default"},
                 },
-                "conn-fields": CONNECTION_FIELDS,
+                "conn-fields": build_connection_fields(),
             },
             {
                 "connection-type": "mlflow",

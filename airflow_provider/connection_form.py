@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from trainer_core.model.backend_names import OWN_BACKENDS, find_plugins
+
 
 def _build_text_field(label: str, description: str) -> dict[str, Any]:
     return {"label": label, "description": description, "schema": {"type": ["string", "null"]}}
 
 
-#: Fields of the connection form. `TrainJobHook` reads these fields and no others.
+#: Fields of the connection form. `TrainJobHook` reads these, and what the configuration of a backend of another
+#: distribution has in `connection_settings`.
 CONNECTION_FIELDS: dict[str, Any] = {
     "backend": {
         "label": "Backend",
         "description": "Where training jobs run.",
         "schema": {
             "type": ["string", "null"],
-            "enum": ["local", "debug", "container", "kubernetes", "runai", "training-operator"],
+            "enum": [*OWN_BACKENDS],
             "default": "local",
         },
     },
@@ -65,3 +68,13 @@ CONNECTION_FIELDS: dict[str, Any] = {
     ),
     "logs_url": _build_text_field("Logs", "URL template of a job's log lines in a log store."),
 }
+
+
+def build_connection_fields() -> dict[str, Any]:
+    """Return the fields with the backends of other distributions among the choices. Reads what is installed."""
+    field, names = CONNECTION_FIELDS["backend"], sorted(find_plugins())
+    if names:
+        more = f" The settings of {', '.join(names)} are extra fields in JSON."
+        schema = {**field["schema"], "enum": [*OWN_BACKENDS, *names]}
+        field = {**field, "description": field["description"] + more, "schema": schema}
+    return {**CONNECTION_FIELDS, "backend": field}

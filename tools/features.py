@@ -22,8 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer_core.backends import BACKENDS
 from trainer_core.client import TrainerClient
+from trainer_core.model.backend_names import OWN_BACKENDS
 from trainer_core.testing import BackendCase, BackendContract, Searching
 from trainer_core.testing.case import is_applicable
 from trainer_core.testing.results_plugin import collect_tests, get_facts
@@ -85,7 +85,7 @@ def load_cases() -> dict[str, BackendCase]:
 
 def list_backends() -> list[str]:
     """Return the columns of the table: all backends, and further cases."""
-    return [*BACKENDS, *(name for name in load_cases() if name not in BACKENDS)]
+    return [*OWN_BACKENDS, *(name for name in load_cases() if name not in OWN_BACKENDS)]
 
 
 def read_results() -> dict[str, Any]:

@@ -17,9 +17,11 @@ from airflow.sdk import BaseHook
 
 from airflow_provider import connections, get_provider_info, links
 from airflow_provider.compat import AirflowException
+from airflow_provider.connection_form import CONNECTION_FIELDS
 from airflow_provider.exceptions import TrainJobConnectionMissingError
 from trainer_core.base.errors import TrainerError
-from trainer_core.model.config import BackendConfig, config_from_dict
+from trainer_core.model.backend_names import is_backend
+from trainer_core.model.config import BackendConfig, config_class, config_from_dict
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -260,13 +262,15 @@ def _format_failed_checks(report: PreflightReport) -> list[str]:
 
 def _parse_connection(connection: Connection, conn_id: str | None) -> tuple[str, dict[str, Any]]:
     """Return backend and settings of a connection; empty and unticked fields of the form are not set."""
-    known = _get_form()["conn-fields"]
+    known = CONNECTION_FIELDS
     given = connection.extra_dejson.items()
     extra = {name: value for name, value in given if value not in (None, "") and value is not False}
-    unknown = sorted(set(extra) - set(known))
+    backend = extra.pop("backend", _DEFAULT_BACKEND)
+    # Of a backend of this project, the form has all of them.
+    more = config_class(backend).connection_settings if is_backend(backend) else frozenset()
+    unknown = sorted(extra.keys() - known.keys() - more)
     if unknown:
-        raise ValueError(
-            f"connection {conn_id!r}: unknown field {', '.join(unknown)}; the fields are {', '.join(known)}"
-        )
+        names = ", ".join([*known, *sorted(more)])
+        raise ValueError(f"connection {conn_id!r}: unknown field {', '.join(unknown)}; the fields are {names}")
     settings = {name: value for name, value in extra.items() if name not in links.URL_FIELDS}
-    return settings.pop("backend", _DEFAULT_BACKEND), settings
+    return backend, settings

@@ -22,7 +22,8 @@ from trainer_core.base import naming
 from trainer_core.base.errors import BackendUnavailableError, JobNotFoundError, TrainerError
 from trainer_core.client import TrainerClient
 from trainer_core.frontend import job_table
-from trainer_core.model.config import CONFIGS, LocalProcessBackendConfig, config_from_dict
+from trainer_core.model.backend_names import is_backend
+from trainer_core.model.config import LocalProcessBackendConfig, config_class, config_from_dict
 from trainer_core.model.jobs import COMPLETE, FAILED, Event, Observation, TrainJob, TrainJobRef
 from trainer_core.model.logs import LogChunk, LogLine, parse_progress
 from trainer_core.model.resource_use import parse_resource_report, strip_resource_report
@@ -252,7 +253,7 @@ def _tail(client: TrainerClient, ref: TrainJobRef, step: str, cursor: Mapping[st
 def _create_client(job: SubmittedJob) -> TrainerClient:
     """Return a client of the task's connection; without a connection, a client of this machine's local jobs."""
     ref = job.ref
-    known = CONFIGS[ref.backend].model_fields if ref.backend in CONFIGS else {}
+    known = config_class(ref.backend).model_fields if is_backend(ref.backend) else {}
     hook = TrainJobHook(job.conn_id, ref.backend, {"namespace": ref.namespace} if "namespace" in known else None)
     if isinstance(hook.config, LocalProcessBackendConfig):
         client = hook.client

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainer_core.client import TrainerClient
 from trainer_core.lifecycle import wait_state
-from trainer_core.model.config import config_from_dict
+from trainer_core.model.config import config_class, config_from_dict
 from trainer_core.model.jobs import TrainJobRef
 
 #: Seconds for which a step repeats what may pass by itself, as long as a wait tolerates errors.
@@ -15,9 +15,6 @@ LIMIT_SECONDS = wait_state.MAX_UNAVAILABLE_SECONDS
 
 #: Set in the components' image.
 IN_CONTAINER = "TRAINJOB_KFP_CONTAINER"
-
-#: What the namespace of a ref is called in the configuration of its backend.
-_PLACES = {"local": "home", "debug": None}
 
 
 def create_client(backend: str, settings: dict[str, Any] | None) -> TrainerClient:
@@ -27,6 +24,6 @@ def create_client(backend: str, settings: dict[str, Any] | None) -> TrainerClien
 def open_job(ref_data: Mapping[str, Any], settings: dict[str, Any] | None) -> tuple[TrainerClient, TrainJobRef]:
     """Return the ref of a job, and a client that reaches the job; settings win over what the ref says."""
     ref = TrainJobRef.from_dict(ref_data)
-    place = _PLACES.get(ref.backend, "namespace")
-    known = {place: ref.namespace} if place else {}
+    kind = config_class(ref.backend)
+    known = {kind.namespace_setting: ref.namespace} if kind.namespace_setting in kind.model_fields else {}
     return create_client(ref.backend, {**known, **(settings or {})}), ref

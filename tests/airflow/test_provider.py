@@ -11,7 +11,8 @@ import jsonschema
 import pytest
 
 from airflow_provider import get_provider_info, links
-from trainer_core.model.config import CONFIGS
+from trainer_core.model.backend_names import OWN_BACKENDS
+from trainer_core.model.config import config_class
 
 
 def test_the_provider_info_matches_the_schema_of_airflow():
@@ -39,8 +40,8 @@ def test_every_module_the_provider_names_exists(kind):
 def test_each_connection_field_is_a_setting_of_a_backend():
     connection = get_provider_info()["connection-types"][0]
     fields = dict(connection["conn-fields"])
-    assert sorted(fields.pop("backend")["schema"]["enum"]) == sorted(CONFIGS)
-    settings = {name for config in CONFIGS.values() for name in config.model_fields}
+    assert sorted(fields.pop("backend")["schema"]["enum"]) == sorted(OWN_BACKENDS)
+    settings = {name for each in OWN_BACKENDS for name in config_class(each).model_fields}
     assert fields.keys() <= settings | set(links.URL_FIELDS)
     assert "client_configuration" not in fields
 

@@ -38,7 +38,8 @@ from trainer_core.base.yaml_documents import parse_yaml
 from trainer_core.cli.app import run as run_command
 from trainer_core.definition.initializers import initializer_from_dict
 from trainer_core.definition.request_builder import build_request_data, parse_options
-from trainer_core.model.config import CONFIGS, config_from_dict
+from trainer_core.model.backend_names import OWN_BACKENDS
+from trainer_core.model.config import config_from_dict
 from trainer_core.model.request import Owner, TrainJobRequest
 
 ROOT = Path(__file__).parents[2]
@@ -320,7 +321,7 @@ def give_hostile_input(rounds: int, chance: random.Random, folder: Path) -> list
     targets: list[Callable[[], Any]] = [
         lambda: build(_draw_definition(chance)),
         lambda: parse({**request, chance.choice(sorted(TrainJobRequest.model_fields)): _draw(chance)}),
-        lambda: config_from_dict(chance.choice([*CONFIGS, _draw(chance)]), _draw(chance)),
+        lambda: config_from_dict(chance.choice([*OWN_BACKENDS, _draw(chance)]), _draw(chance)),
         lambda: parse_options(_draw(chance)),
         lambda: initializer_from_dict(_draw(chance)),
         lambda: CustomTrainer(*[_draw(chance) for _ in range(2)]),

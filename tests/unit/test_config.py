@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from trainer_core.model.backend_names import OWN_BACKENDS
 from trainer_core.model.config import (
-    CONFIGS,
     ContainerBackendConfig,
     DebugBackendConfig,
     KubernetesBackendConfig,
@@ -17,6 +17,7 @@ from trainer_core.model.config import (
     RunaiBackendConfig,
     TrainingOperatorBackendConfig,
     TrainingRuntimeSource,
+    config_class,
     config_from_dict,
 )
 
@@ -43,10 +44,10 @@ class Configuration:
 )
 def test_a_configuration_names_its_backend(kind, name):
     assert kind.backend == name
-    assert CONFIGS[name] is kind
+    assert config_class(name) is kind
 
 
-@pytest.mark.parametrize("kind", CONFIGS.values())
+@pytest.mark.parametrize("kind", [config_class(name) for name in OWN_BACKENDS])
 def test_an_unknown_setting_is_refused_with_the_known_ones(kind):
     known = ", ".join(kind.model_fields) or "none"
     with pytest.raises(ValueError, match=f"^{kind.__name__}: unknown setting colour; known are {known}$"):

@@ -25,7 +25,8 @@ from trainer_core.definition.options import BaseOption
 from trainer_core.definition.request_builder import build_request_data, parse_options
 from trainer_core.frontend.definition_file import build_definition_request, read_definition
 from trainer_core.model import jobs, request
-from trainer_core.model.config import CONFIGS, config_from_dict
+from trainer_core.model.backend_names import OWN_BACKENDS
+from trainer_core.model.config import config_class, config_from_dict
 from trainer_core.model.request import PART_OF_FIELD, InitializerSource, Owner, TrainerRequest, TrainJobRequest
 
 TEXTS = st.one_of(
@@ -184,11 +185,11 @@ def test_request_data_become_a_request_or_are_refused_in_one_line(fields, traine
 
 
 @HOSTILE
-@given(backend=st.one_of(st.sampled_from(sorted(CONFIGS)), VALUES), settings=VALUES, data=st.data())
+@given(backend=st.one_of(st.sampled_from(sorted(OWN_BACKENDS)), VALUES), settings=VALUES, data=st.data())
 def test_a_configuration_is_made_or_refused_in_one_line(backend, settings, data):
     call(config_from_dict, backend, settings)
-    if isinstance(backend, str) and backend in CONFIGS:
-        names = sorted(set(CONFIGS[backend].model_fields) | {"x"})
+    if isinstance(backend, str) and backend in OWN_BACKENDS:
+        names = sorted(set(config_class(backend).model_fields) | {"x"})
         call(config_from_dict, backend, data.draw(st.dictionaries(st.sampled_from(names), VALUES, max_size=3)))
 
 

@@ -23,7 +23,7 @@ from trainer_core.definition.options import (
 )
 from trainer_core.definition.request_builder import build_request_data, parse_options, select_backend
 from trainer_core.definition.trainers import CustomTrainer, CustomTrainerContainer
-from trainer_core.model.config import CONFIGS
+from trainer_core.model.backend_names import OWN_BACKENDS
 from trainer_core.model.request import TrainJobRequest
 from trainer_core.model.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
@@ -56,7 +56,7 @@ PORTABLE = [
 TRAINER = CustomTrainer(train, {"epochs": 3}, packages_to_install=["torch"], pip_index_urls=["https://pypi.org/simple"])
 
 
-@pytest.mark.parametrize("backend", sorted(CONFIGS))
+@pytest.mark.parametrize("backend", sorted(OWN_BACKENDS))
 def test_data_built_before_the_backend_is_known_equal_those_built_for_it(backend):
     arguments = {"runtime": "torch-distributed", "trainer": TRAINER, "options": PORTABLE}
     late = json.loads(json.dumps(build_request_data(backend=None, **arguments)))

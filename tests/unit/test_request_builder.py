@@ -21,7 +21,7 @@ from trainer_core import (
     Suspend,
     TrainingRuntimeSpecPatch,
 )
-from trainer_core.backends import BACKENDS, backend_class
+from trainer_core.backends import backend_class
 from trainer_core.base.errors import InvalidRequestError, UnsupportedError
 from trainer_core.base.secrets import SecretRef
 from trainer_core.client import backend_for
@@ -53,6 +53,7 @@ from trainer_core.definition.trainers import (
     LoraConfig,
     TorchTuneConfig,
 )
+from trainer_core.model.backend_names import OWN_BACKENDS
 from trainer_core.model.request import Owner, TrainJobRequest
 from trainer_core.model.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
@@ -208,7 +209,9 @@ def test_a_volume_claim_is_refused_by_backends_without_kubernetes(tmp_path, monk
 
 SOURCES = ["hf://a/b", "s3://b", "file:///d", "pvc://c/d", "gs://b/k", "az://b/k", "https://h/x"]
 HAS_SCHEME = {
-    (name, uri): uri.partition("://")[0] in backend_class(name).schemes for name in sorted(BACKENDS) for uri in SOURCES
+    (name, uri): uri.partition("://")[0] in backend_class(name).schemes
+    for name in sorted(OWN_BACKENDS)
+    for uri in SOURCES
 }
 
 

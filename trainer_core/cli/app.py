@@ -15,6 +15,7 @@ from trainer_core.base.errors import TrainerError
 from trainer_core.base.text import shorten
 from trainer_core.cli import exit_codes
 from trainer_core.cli.options import GlobalOptions, fill_optional_values, move_global_options
+from trainer_core.model.backend_names import OWN_BACKENDS
 
 #: Module of each subcommand, in the order of the help.
 _MODULES = dict.fromkeys(("submit", "initialize", "render"), "submit")
@@ -41,7 +42,7 @@ def parse_global_options(
     backend: Annotated[
         str | None,
         typer.Option(
-            help="Backend: local, container, kubernetes, runai, training-operator or debug. "
+            help=f"Backend: {', '.join(OWN_BACKENDS)}, or that of an installed distribution. "
             "Default: TRAINJOB_BACKEND, or local."
         ),
     ] = None,

@@ -9,7 +9,7 @@ from functools import partial
 from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from trainer_core.backends import BACKENDS, backend_class
+from trainer_core.backends import backend_class
 from trainer_core.backends.base import Backend
 from trainer_core.backends.follower import Follower
 from trainer_core.base import naming, validation
@@ -21,6 +21,7 @@ from trainer_core.client.runs import JobRuns, TrackedRun
 from trainer_core.lifecycle import adoption
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.model import readable_log
+from trainer_core.model.backend_names import list_backends
 from trainer_core.model.config import BackendConfig, ClusterConfig, LocalProcessBackendConfig, config_from_dict
 from trainer_core.model.jobs import (
     SEARCH_RECORD_LABEL,
@@ -69,7 +70,7 @@ def backend_for(name: str) -> type[Backend]:
 
     Raises:
         ValueError: No backend has this name.
-        BackendUnavailableError: The backend is not part of this release.
+        BackendUnavailableError: It belongs to another distribution, and cannot be loaded.
     """
     return backend_class(name)
 
@@ -134,7 +135,7 @@ class TrainerClient:
         if not isinstance(backend_config, BackendConfig):
             raise ValueError(
                 f"backend_config must be a backend configuration such as {LocalProcessBackendConfig.__name__}() "
-                f"(backends: {', '.join(sorted(BACKENDS))}), got {redact(backend_config)}"
+                f"(backends: {', '.join(list_backends())}), got {redact(backend_config)}"
             )
         self.config = backend_config
         # Every backend class is constructed from its own configuration.

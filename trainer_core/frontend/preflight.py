@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +18,7 @@ from trainer_core.backends.local.job_store import StateFolder
 from trainer_core.backends.trainer_v2 import preflight as kubernetes
 from trainer_core.backends.training_operator import preflight as training_operator
 from trainer_core.base.errors import TrackingError, TrainerError, UnsupportedError
+from trainer_core.base.text import shorten
 from trainer_core.client import TrainerClient
 from trainer_core.k8s import resources
 from trainer_core.k8s.client import ApiClient
@@ -23,6 +26,7 @@ from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import NotFoundError
 from trainer_core.k8s.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
 from trainer_core.model import checkpoint_location
+from trainer_core.model.backend_names import find_plugins
 from trainer_core.model.config import (
     BackendConfig,
     ClusterConfig,
@@ -38,6 +42,13 @@ from trainer_core.runtime_admin.validate import validate_runtime
 _CHECKPOINTS = "checkpoints"
 #: A person waits for the answer, and a slow server is no server that is away.
 _TRACKING_SECONDS = 30.0
+_LOAD_PLUGIN = """import sys
+from trainer_core.backends import backend_class
+try:
+    backend_class(sys.argv[1])
+except Exception as error:
+    sys.exit(str(error))
+"""
 _FAILS = "TrainJobs with the option Checkpoints fail"
 _REFUSED = "TrainJobs with the option Checkpoints are refused"
 
@@ -50,7 +61,7 @@ def check_backend(
     if not report.fit:
         return report
     places = *_check_checkpoints(config, checkpoints_uri), *_check_code(config, code_uri)
-    return replace(report, checks=(*report.checks, *places, *_check_tracking()))
+    return replace(report, checks=(*report.checks, *places, *_check_tracking(), *check_plugins()))
 
 
 def _check_platform(config: BackendConfig) -> PreflightReport:
@@ -69,6 +80,21 @@ def _check_platform(config: BackendConfig) -> PreflightReport:
     # Raises BackendUnavailableError for a backend that cannot be used at all.
     TrainerClient(config).list_runtimes()
     return PreflightReport(tuple(_check_interpreter()))
+
+
+def check_plugins(seconds: float = 60) -> Iterator[PreflightCheck]:
+    """Check that the backends of other distributions can be loaded within some seconds, each in its own process."""
+    for name, point in sorted(find_plugins().items()):
+        command = [sys.executable, "-c", _LOAD_PLUGIN, name]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+            problem = done.stderr if done.returncode else ""
+            problem = problem or (f"loading it ends Python with code {done.returncode}" if done.returncode else "")
+        except subprocess.TimeoutExpired:
+            problem = f"loading it takes more than {seconds:g} seconds"
+        found = f"{point.dist.name} {point.dist.version}" if point.dist else "is installed"
+        cost = "its TrainJobs fail, those of other backends run" if problem else ""
+        yield PreflightCheck(f"backend {name}", LIMITED if problem else OK, shorten(problem) or found, cost)
 
 
 def _check_interpreter() -> Iterator[PreflightCheck]:

@@ -7,8 +7,9 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -22,12 +23,13 @@ from pydantic import (
 )
 
 from trainer_core.base import naming, validation
+from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.base.secrets import redact
 from trainer_core.base.text import shorten
+from trainer_core.model.backend_names import OWN_BACKENDS, find_plugins, is_backend, list_backends
 from trainer_core.model.request import DEFAULT_OPTIONS
 
 __all__ = [
-    "CONFIGS",
     "BackendConfig",
     "ClusterConfig",
     "ContainerBackendConfig",
@@ -37,10 +39,13 @@ __all__ = [
     "RunaiBackendConfig",
     "TrainingOperatorBackendConfig",
     "TrainingRuntimeSource",
+    "config_class",
     "config_from_dict",
+    "load_class",
     "read_default_options",
 ]
 
+_T = TypeVar("_T")
 _DEFAULT_OPTIONS_EXAMPLE = "such as [{Stalled: {after: 30m}}]"
 #: Volume of a container engine for checkpoints.
 CHECKPOINTS_VOLUME = "trainjob-checkpoints"
@@ -180,6 +185,12 @@ class BackendConfig(_Settings):
 
     #: Name of the backend.
     backend: ClassVar[str]
+    #: Module and class of the backend, as ``module:Class``.
+    implementation: ClassVar[str]
+    #: The setting that the namespace of a ref is the value of. It need not exist.
+    namespace_setting: ClassVar[str] = "namespace"
+    #: Settings that an Airflow connection can have in addition to those of its form. Others can edit connections.
+    connection_settings: ClassVar[frozenset[str]] = frozenset()
 
 
 class ClusterConfig(BackendConfig):
@@ -264,6 +275,7 @@ class KubernetesBackendConfig(FetchingClusterConfig):
     """
 
     backend: ClassVar[str] = "kubernetes"
+    implementation: ClassVar[str] = "trainer_core.backends.trainer_v2.backend:KubernetesBackend"
     Config: ClassVar[type[Any]]
 
 
@@ -305,6 +317,8 @@ class LocalProcessBackendConfig(BackendConfig):
     """
 
     backend: ClassVar[str] = "local"
+    implementation: ClassVar[str] = "trainer_core.backends.local.backend:LocalProcessBackend"
+    namespace_setting: ClassVar[str] = "home"
 
     cleanup_venv: bool = True
     home: Path | None = None
@@ -385,6 +399,7 @@ class ContainerBackendConfig(BackendConfig):
     """
 
     backend: ClassVar[str] = "container"
+    implementation: ClassVar[str] = "trainer_core.backends.container.backend:ContainerBackend"
 
     pull_policy: str = "IfNotPresent"
     auto_remove: bool = True
@@ -444,6 +459,7 @@ class RunaiBackendConfig(ClusterConfig):
     """
 
     backend: ClassVar[str] = "runai"
+    implementation: ClassVar[str] = "trainer_core.backends.runai.backend:RunaiBackend"
 
     project: _Text | None = None
     cluster_id: _Text | None = None
@@ -498,6 +514,7 @@ class TrainingOperatorBackendConfig(FetchingClusterConfig):
     """
 
     backend: ClassVar[str] = "training-operator"
+    implementation: ClassVar[str] = "trainer_core.backends.training_operator.backend:TrainingOperatorBackend"
 
     runtimes: Path | None = None
 
@@ -523,20 +540,48 @@ class DebugBackendConfig(BackendConfig):
     """
 
     backend: ClassVar[str] = "debug"
+    implementation: ClassVar[str] = "trainer_core.backends.debug:DebugBackend"
 
 
-#: The configuration of each backend, by the backend's name.
-CONFIGS: Mapping[str, type[BackendConfig]] = {
-    config.backend: config
-    for config in (
-        LocalProcessBackendConfig,
-        DebugBackendConfig,
-        ContainerBackendConfig,
-        KubernetesBackendConfig,
-        RunaiBackendConfig,
-        TrainingOperatorBackendConfig,
-    )
-}
+def load_class(name: str, reference: str, base: type[_T], attribute: str) -> type[_T]:
+    """Load a class of a backend; whatever the code of another distribution raises becomes one error.
+
+    Args:
+        name: Name of the backend.
+        reference: Module and class, as ``module:Class``.
+        base: Base class that it must have.
+        attribute: Its attribute that must be the name of the backend.
+    """
+    module, _, kind = reference.partition(":")
+    try:
+        found = getattr(import_module(module), kind)
+        if not (isinstance(found, type) and issubclass(found, base) and getattr(found, attribute, None) == name):
+            raise TypeError(f"must be a subclass of {base.__name__} whose {attribute} is {name!r}")
+    except (Exception, SystemExit) as error:
+        if name in OWN_BACKENDS:
+            raise
+        raise BackendUnavailableError(
+            f"the {name} backend cannot be loaded: {shorten(reference, 100)} of {_describe_distribution(name)}: "
+            f"{type(error).__name__}: {shorten(str(error), 200)}; update that distribution, or uninstall it"
+        ) from error
+    return found
+
+
+def _describe_distribution(name: str) -> str:
+    distribution = find_plugins()[name].dist if name in find_plugins() else None
+    return f"{distribution.name} {distribution.version}" if distribution else "another distribution"
+
+
+def config_class(name: str) -> type[BackendConfig]:
+    """Return the class of a backend's configuration. Loads neither the backend nor its client library.
+
+    Raises:
+        ValueError: No backend has this name.
+        BackendUnavailableError: It belongs to another distribution, and cannot be loaded.
+    """
+    if not is_backend(name):
+        raise ValueError(f"unknown backend {redact(name)}; known are {', '.join(list_backends())}")
+    return load_class(name, OWN_BACKENDS.get(name) or find_plugins()[name].value, BackendConfig, "backend")
 
 
 def config_from_dict(backend: str, settings: Mapping[str, Any]) -> BackendConfig:
@@ -548,8 +593,8 @@ def config_from_dict(backend: str, settings: Mapping[str, Any]) -> BackendConfig
 
     Raises:
         ValueError: No backend has this name, a setting is unknown, or a value is invalid.
+        BackendUnavailableError: It belongs to another distribution, and cannot be loaded.
     """
-    if backend not in list(CONFIGS):  # A list: the name may be a value that cannot be hashed.
-        raise ValueError(f"unknown backend {redact(backend)}; known are {', '.join(sorted(CONFIGS))}")
+    kind = config_class(backend)
     validation.check_mapping(f"settings of the {backend} backend", settings, "{'namespace': 'team-a'}")
-    return CONFIGS[backend](**(settings or {}))
+    return kind(**(settings or {}))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, count
@@ -40,6 +40,7 @@ from trainer_core.base.text import shorten
 from trainer_core.model import func_args
 from trainer_core.model.backend_fields.pytorch_job import PyTorchJob
 from trainer_core.model.backend_fields.runai import RunaiFields
+from trainer_core.model.backend_names import OWN_BACKENDS
 from trainer_core.model.jobs import Restarts, build_partition_annotations, build_partition_labels, build_reuse_labels
 from trainer_core.model.restart_rules import RestartRules
 from trainer_core.node import env as node_env
@@ -654,7 +655,7 @@ DEFAULT_OPTIONS = {option.name: name for name, option in OPTION_OF_FIELD.items()
 
 
 def list_options(backend: str) -> frozenset[str]:
-    """Return the names of the options that a backend of this project has."""
+    """Return the names of the options that a backend of this project has; of another one, those that each has."""
     options = {**_OTHER_OPTIONS, **{option.name: option.backends for option in OPTION_OF_FIELD.values()}}
     return frozenset(name for name, backends in options.items() if backends is None or backend in backends)
 
@@ -790,13 +791,14 @@ class TrainJobRequest(_Part):
         """Return each initializer source with its role; empty for a request without an initializer."""
         return self.work.initializer.sources() if self.work.initializer else []
 
-    def check_options(self, backend: str) -> None:
-        """Check that a backend of this project has the options whose fields are set."""
+    def check_options(self, backend: str, accepted: Collection[str] | None = None) -> None:
+        """Check that a backend accepts the options whose fields are set; None: it is one of this project."""
+        accepted = list_options(backend) if accepted is None else accepted
         for name, option in OPTION_OF_FIELD.items():
-            if option.backends is not None and backend not in option.backends and self.get_field(name):
+            if option.name not in accepted and self.get_field(name):
                 raise UnsupportedError(
                     f"{name}: the {backend} backend has no {option.name}; remove it, or use one of "
-                    f"{', '.join(sorted(option.backends))}"
+                    f"{', '.join(sorted(option.backends or OWN_BACKENDS))}"
                 )
 
     def get_field(self, name: str) -> Any:

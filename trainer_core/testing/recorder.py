@@ -279,11 +279,7 @@ def build_recording_backend(name: str, recorder: JobRecorder) -> type[RecordingB
     Raises:
         ValueError: No backend has this name.
     """
-    try:
-        real = backend_class(name)
-    except BackendUnavailableError:
-        # A planned backend without a class: its options are not known; use those of the local backend.
-        real = backend_class("local")
+    real = backend_class(name)
     attributes = {"name": name, "accepts": real.accepts, "default_runtime": real.default_runtime, "recorder": recorder}
     return type(f"Recording{real.__name__}", (RecordingBackend,), attributes)
 

@@ -11,7 +11,7 @@ from trainer_core.base import resources, validation
 from trainer_core.base.secrets import redact
 from trainer_core.definition.options.base import AnyTrainer, BaseOption, get_backend_class, section
 from trainer_core.definition.trainers import CustomTrainer
-from trainer_core.model.config import CONFIGS
+from trainer_core.model.backend_names import is_backend, list_backends
 from trainer_core.model.runtimes import Runtime
 from trainer_core.packaging.requirements_file import is_requirements_file
 
@@ -141,8 +141,8 @@ class OnBackend(BaseOption):
 
 def check_backend_name(what: str, name: object) -> None:
     """Refuse a name that no backend has."""
-    if not isinstance(name, str) or name not in CONFIGS:
-        raise ValueError(f"{what} has the unknown backend {redact(name)}; known are {', '.join(sorted(CONFIGS))}")
+    if not is_backend(name):
+        raise ValueError(f"{what} has the unknown backend {redact(name)}; known are {', '.join(list_backends())}")
 
 
 def log_skipped(backend: str, used: str) -> None:
