@@ -77,6 +77,7 @@ CASES = (
         enforces_deadline=False,
         runs_multiple_nodes=False,
         installs_packages=False,
+        times_log_lines=False,
         reports_resource_use=False,
         limits_memory=False,
         restarts_trainings=False,

@@ -67,6 +67,7 @@ class BackendCase:
         installs_packages: It installs `packages_to_install`.
         reads_local_files: Its initializers can read the files of the client's machine.
         runs_runtime_without_trainer: It runs a runtime without a trainer.
+        times_log_lines: It knows when each line of a log was written.
         reports_resource_use: It reports the use of processor, memory and GPUs.
         limits_memory: A node has the memory that its request asks for, so that another attempt can ask for more.
         restarts_trainings: It accepts the option `RestartPolicy`.
@@ -96,6 +97,7 @@ class BackendCase:
     installs_packages: bool = True
     reads_local_files: bool = True
     runs_runtime_without_trainer: bool = False
+    times_log_lines: bool = True
     reports_resource_use: bool = True
     limits_memory: bool = True
     restarts_trainings: bool = True

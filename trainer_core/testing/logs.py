@@ -61,7 +61,7 @@ class Logs(Contract):
             cursor, complete = json.loads(json.dumps(chunk.cursor)), chunk.complete
         assert lines == [f"line {number}" for number in range(_LINES)]
         times = [line.time for line in lines if isinstance(line, LogLine)]
-        assert len(times) == (_LINES if case.is_visible_to_other_clients else 0)
+        assert len(times) == (_LINES if case.times_log_lines else 0)
         assert all(begin - 2 <= each <= time.time() + 2 for each in times)
 
     def test_an_unknown_step_is_refused_with_the_known_steps(

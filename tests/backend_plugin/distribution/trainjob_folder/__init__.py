@@ -1,0 +1,1 @@
+"""A backend of trainjob-workflows: TrainJobs are folders, and processes of the one that submits them."""
