@@ -9,6 +9,9 @@ from kfp_components.step.executor_input import Artifact, Task
 from trainer_core.base.errors import InvalidRequestError
 from trainer_core.base.secrets import redact
 
+#: What KFP writes beside the metrics.
+_KFP_FACTS = frozenset({"display_name", "store_session_info"})
+
 
 def evaluate_gate(
     task: Task,
@@ -26,7 +29,7 @@ def evaluate_gate(
     for word, sign, bounds in (("at least", 1, at_least), ("at most", -1, at_most)):
         for name, bound in (bounds or {}).items():
             if name not in metrics.metadata:
-                known = ", ".join(sorted(metrics.metadata)) or "none"
+                known = ", ".join(sorted(metrics.metadata.keys() - _KFP_FACTS)) or "none"
                 raise InvalidRequestError(f"the job reported no metric {redact(name)}; it reported {known}")
             value = _parse_number(f"metric {redact(name)}", metrics.metadata[name])
             if not math.isfinite(value):

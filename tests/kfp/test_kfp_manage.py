@@ -110,7 +110,8 @@ def test_a_gate_says_which_bounds_are_missed(gate):
 
 
 def test_a_gate_for_a_metric_that_is_missing_names_those_that_exist(gate):
-    _, finished = gate({"loss": 0.3, "f1": 0.8}, at_least={"accuracy": 0.95})
+    facts = {"display_name": "metrics", "store_session_info": "{}"}
+    _, finished = gate({"loss": 0.3, "f1": 0.8, **facts}, at_least={"accuracy": 0.95})
 
     assert finished.stderr == "error: the job reported no metric 'accuracy'; it reported f1, loss\n"
 
