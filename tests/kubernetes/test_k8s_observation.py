@@ -26,7 +26,7 @@ from trainer_core import Category, Diagnosis, Outcome
 from trainer_core.backends.trainer_v2 import parse
 from trainer_core.k8s import events, labels, observations
 from trainer_core.lifecycle.adoption import ExistingJob
-from trainer_core.model.request import KUEUE_QUEUE
+from trainer_core.model.request import KUEUE_QUEUE, MULTIKUEUE
 
 COMPLETE = condition("Complete", "True", "AllJobsCompleted", "jobset completed successfully")
 FAILED = condition(
@@ -165,6 +165,26 @@ def test_a_termination_message_without_a_record_is_not_a_result():
 
 def test_a_complete_job_without_pods_is_complete():
     assert _seen(_job(COMPLETE)).outcome.succeeded
+
+
+@pytest.mark.parametrize("spec", [{"managedBy": MULTIKUEUE}, {"runPolicy": {"managedBy": MULTIKUEUE}}])
+def test_a_complete_job_of_another_cluster_says_where_its_result_is(spec):
+    raw = train_job(COMPLETE)
+    raw["spec"].update(spec)
+    outcome = _seen(parse.parse_job(raw)).outcome
+
+    assert outcome.succeeded
+    assert outcome.missing_result == (
+        "no result: it ran in a worker cluster of MultiKueue, where its result, metrics and logs are"
+    )
+
+
+def test_a_job_of_another_cluster_whose_pods_are_visible_has_its_result():
+    raw = train_job(COMPLETE)
+    raw["spec"]["managedBy"] = MULTIKUEUE
+    outcome = _seen(parse.parse_job(raw), seen(main=ended(0, message=RESULT))).outcome
+
+    assert (outcome.result["accuracy"], outcome.missing_result) == (0.9, None)
 
 
 def test_the_outcome_of_a_cancelled_job_does_not_depend_on_its_pods():

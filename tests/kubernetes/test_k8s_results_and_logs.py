@@ -24,6 +24,7 @@ from trainer_core import CustomTrainer, Name
 from trainer_core.base.errors import InvalidRequestError
 from trainer_core.k8s.pod_state import ContainerTermination
 from trainer_core.model.jobs import JobFailedError, Progress
+from trainer_core.model.request import MULTIKUEUE
 from trainer_core.node.progress import PREFIX
 from trainer_core.testing.training_functions import return_value
 
@@ -182,6 +183,13 @@ def test_a_followed_log_ends_with_the_job_and_has_each_line_once():
         client.cancel(ref)
         reader.join()
     assert lines == ["it runs", *(f"line {number}" for number in range(100))]
+
+
+def test_the_log_of_a_job_in_another_cluster_is_refused_with_the_place():
+    with a_stage(controllers=False) as (_, client):
+        client.submit(a_request(managed_by=MULTIKUEUE))
+        with pytest.raises(InvalidRequestError, match="runs in a worker cluster of MultiKueue; read its logs in that"):
+            list(client.get_job_logs("job", follow=True))
 
 
 def test_a_step_that_has_not_started_has_an_empty_log():

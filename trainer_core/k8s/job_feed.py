@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trainer_core.base.errors import JobNotFoundError
+from trainer_core.base.errors import InvalidRequestError, JobNotFoundError
 from trainer_core.k8s import logs, observations
 from trainer_core.k8s.job_reader import FIRST_NODE, JobReader, get_container, select_pods
 from trainer_core.k8s.job_state import JobState
@@ -87,6 +87,10 @@ def stream_log_lines(
     try:
         job, pods = feed.read()
         select_steps(ref.name, [each.name for each in reader.explain_train_job(job, pods).steps], step)
+        if job.runs_elsewhere and not pods:
+            raise InvalidRequestError(
+                f"TrainJob {ref.name!r} runs in a worker cluster of MultiKueue; read its logs in that cluster"
+            )
     except BaseException:
         feed.close()
         raise

@@ -16,7 +16,7 @@ from trainer_core.k8s.pod_state import PodState
 from trainer_core.k8s.resources import ApiResource
 from trainer_core.lifecycle.restart_policy import AttemptRestarts
 from trainer_core.model.jobs import COMPLETE, FAILED, SUSPENDED, AttemptMemory, Progress
-from trainer_core.model.request import KUEUE_QUEUE
+from trainer_core.model.request import KUEUE_QUEUE, MULTIKUEUE
 from trainer_core.model.runtimes import RuntimeKind
 
 #: Reason of the Failed condition of a job that exceeded a deadline.
@@ -67,6 +67,8 @@ class JobState:
     annotations: Mapping[str, str]
     deletion_timestamp: datetime | None
     queue_name: str | None = None
+    #: Whether Kueue's MultiKueue runs it in another cluster: the pods and their logs are there.
+    runs_elsewhere: bool = False
     #: Conditions whose status is True.
     conditions: tuple[Condition, ...] = ()
     #: Status of each replicated job.
@@ -124,7 +126,7 @@ def build_job_state(
     **fields: Any,
 ) -> JobState:
     """Build a JobState from the metadata of a raw job and the fields that its backend has parsed."""
-    metadata = raw["metadata"]
+    metadata, spec = raw["metadata"], raw.get("spec") or {}
     job_labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     return JobState(
         backend=intern(backend),
@@ -139,6 +141,7 @@ def build_job_state(
         annotations={intern(key): value for key, value in annotations.items() if key not in _DROPPED_ANNOTATIONS},
         deletion_timestamp=parse_time(metadata.get("deletionTimestamp")),
         queue_name=job_labels.get(KUEUE_QUEUE),
+        runs_elsewhere=MULTIKUEUE in (spec.get("managedBy"), (spec.get("runPolicy") or {}).get("managedBy")),
         start_within=parse_seconds(annotations.get(labels.START_WITHIN)),
         memory=_parse_memory(annotations.get(labels.MEMORY)),
         restarts=AttemptRestarts.parse_json(annotations.get(labels.RESTART_POLICY)),

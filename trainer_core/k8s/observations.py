@@ -59,6 +59,7 @@ _CREATION_FAILED = "TrainJobResourcesCreationFailed"
 #: Time in which a controller creates all pods.
 _START_TIME = timedelta(seconds=10)
 _INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
+_ELSEWHERE = "it ran in a worker cluster of MultiKueue, where its result, metrics and logs are"
 
 
 def get_status(job: JobState, pods: Sequence[PodState] = ()) -> str:
@@ -308,7 +309,7 @@ def _has_started(pod: PodState, container: ContainerState) -> bool:
 def _build_complete_outcome(
     job: JobState, pods: Sequence[PodState], ref: TrainJobRef, progress: Progress | None
 ) -> Outcome:
-    return build_complete_outcome(
+    outcome = build_complete_outcome(
         ref,
         _parse_termination_record(pods),
         started_at=_format_time(_get_start_time(pods)),
@@ -319,6 +320,7 @@ def _build_complete_outcome(
         memory=job.memory,
         restarts=job.restarts.earlier if job.restarts else None,
     )
+    return replace(outcome, result_note=_ELSEWHERE) if job.runs_elsewhere and not pods else outcome
 
 
 def _build_failed_outcome(

@@ -51,6 +51,7 @@ __all__ = [
     "DEFAULT_OPTIONS",
     "KEPT_CHECKPOINTS",
     "KUEUE_QUEUE",
+    "MULTIKUEUE",
     "OPTION_OF_FIELD",
     "PARTS",
     "PART_OF_FIELD",
@@ -84,6 +85,7 @@ __all__ = [
 #: Controllers that can reconcile a TrainJob (``spec.managedBy``).
 Controller = Literal["trainer.kubeflow.org/trainjob-controller", "kueue.x-k8s.io/multikueue"]
 CONTROLLERS: tuple[str, ...] = get_args(Controller)
+MULTIKUEUE = CONTROLLERS[1]
 #: Label of Kueue and annotation of Volcano: the queue in which a job waits.
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"

@@ -15,7 +15,7 @@ from trainer_core.base import naming, resources
 from trainer_core.base.errors import InvalidRequestError
 from trainer_core.k8s import labels, resources as kinds
 from trainer_core.k8s.runtimes import ANCESTOR_LABEL, FRAMEWORK_LABEL, NODE, RESERVED_ENV, TRAINER
-from trainer_core.model.request import VOLCANO_QUEUE
+from trainer_core.model.request import MULTIKUEUE, VOLCANO_QUEUE
 from trainer_core.runtime_admin.accessors import API_VERSION
 
 Raw = dict[str, Any]
@@ -28,7 +28,6 @@ _KUBECTL = "kubectl.kubernetes.io/last-applied-configuration"
 #: Container fields that the TrainJob has, or that only the operator uses.
 _TRAINER_FIELDS = ("name", "image", "command", "args", "env", "resources")
 _PYTORCH_JOB = {"apiVersion": kinds.PYTORCH_JOBS.api_version, "kind": kinds.PYTORCH_JOBS.kind}
-_MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 #: Exit codes after which the operator restarts a node with the restart policy ExitCode.
 _RETRYABLE = [130, 137, 138, 143]
 _POLICY = "spec.runPolicy"
@@ -286,8 +285,8 @@ def convert_run_policy(spec: Mapping[str, Any], restart: str | None, nodes: int)
     for name in ("activeDeadlineSeconds", "suspend"):
         if policy.get(name):
             run_policy.trainjob[name] = policy[name]
-    if policy.get("managedBy") == _MULTIKUEUE:
-        run_policy.trainjob["managedBy"] = _MULTIKUEUE
+    if policy.get("managedBy") == MULTIKUEUE:
+        run_policy.trainjob["managedBy"] = MULTIKUEUE
     _convert_cleanup(run_policy, policy)
     _convert_restarts(run_policy, restart or "OnFailure", policy.get("backoffLimit"))
     _convert_scheduling(run_policy, policy.get("schedulingPolicy") or {}, nodes)

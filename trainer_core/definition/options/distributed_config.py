@@ -15,6 +15,7 @@ from trainer_core.base.secrets import redact
 from trainer_core.definition.options import kubernetes_models
 from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
 from trainer_core.model.backend_fields.pytorch_job import CLEAN_POD_POLICIES, check_keys, check_scheduling_policy
+from trainer_core.model.request import MULTIKUEUE
 
 if TYPE_CHECKING:
     from kubernetes.client import V1Affinity, V1EnvFromSource, V1EnvVar, V1Toleration
@@ -35,7 +36,6 @@ _REQUEST_KEYS = ("activeDeadlineSeconds", "suspend", "ttlSecondsAfterFinished")
 #: Minimum of each integer key.
 _MINIMUMS = {"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 1, "backoffLimit": 0}
 _TRAINING_OPERATOR = "kubeflow.org/training-operator"
-_MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 
 
 @dataclass
@@ -110,8 +110,8 @@ class DistributedConfig(BaseOption):
         self.__post_init__()
         spec, data, policy = section(job_spec, "spec"), self.to_dict(), self._get_run_policy()
         spec.update({name: policy.pop(name) for name in _REQUEST_KEYS if name in policy})
-        if policy.pop("managedBy", None) == _MULTIKUEUE:
-            spec["managedBy"] = _MULTIKUEUE
+        if policy.pop("managedBy", None) == MULTIKUEUE:
+            spec["managedBy"] = MULTIKUEUE
         data.pop("run_policy", None)
         spec["distributed"] = {**data, "run_policy": policy} if policy else data
 
@@ -127,7 +127,7 @@ class DistributedConfig(BaseOption):
             validation.check_count(f"run_policy.{name}", policy.get(name), minimum)
         if not isinstance(policy.get("suspend", False), (bool, str)):
             raise ValueError(f"run_policy.suspend must be true or false, got {redact(policy['suspend'])}")
-        for name, known in (("cleanPodPolicy", CLEAN_POD_POLICIES), ("managedBy", (_TRAINING_OPERATOR, _MULTIKUEUE))):
+        for name, known in (("cleanPodPolicy", CLEAN_POD_POLICIES), ("managedBy", (_TRAINING_OPERATOR, MULTIKUEUE))):
             if name in policy and not validation.is_placeholder(policy[name]):
                 validation.check_one_of(f"run_policy.{name}", policy[name], known)
         check_scheduling_policy("run_policy.schedulingPolicy", policy.get("schedulingPolicy", {}))
