@@ -1,5 +1,11 @@
 """The public names of `trainer_core`, by the module that defines each. `__init__.py` loads them on first use."""
 
+from .backends.runai.config import (
+    RunaiBackendConfig as RunaiBackendConfig,
+)
+from .backends.training_operator.config import (
+    TrainingOperatorBackendConfig as TrainingOperatorBackendConfig,
+)
 from .base.errors import (
     BackendUnavailableError as BackendUnavailableError,
     ConflictError as ConflictError,
@@ -106,8 +112,6 @@ from .model.config import (
     DebugBackendConfig as DebugBackendConfig,
     KubernetesBackendConfig as KubernetesBackendConfig,
     LocalProcessBackendConfig as LocalProcessBackendConfig,
-    RunaiBackendConfig as RunaiBackendConfig,
-    TrainingOperatorBackendConfig as TrainingOperatorBackendConfig,
     TrainingRuntimeSource as TrainingRuntimeSource,
 )
 from .model.jobs import (

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from trainer_core.client import TrainerClient
-    from trainer_core.k8s.preflight import PreflightReport
+    from trainer_core.model.preflight import PreflightReport
 
 __all__ = ["TrainJobHook"]
 

@@ -11,10 +11,10 @@ from runai_scene import CONTAINER, build_request
 from trainer_core import BuiltinTrainer, CustomTrainer, TorchTuneConfig
 from trainer_core.backends.runai import manifest, validation
 from trainer_core.backends.runai.backend import RunaiBackend
+from trainer_core.backends.runai.config import RunaiBackendConfig
 from trainer_core.backends.runai.runtime_templates import BUILT_IN_TEMPLATES
 from trainer_core.base.errors import InvalidRequestError, UnsupportedError
 from trainer_core.definition import request_builder
-from trainer_core.model.config import RunaiBackendConfig
 
 CONFIG = RunaiBackendConfig(project="team-a")
 FUNCTION = request_builder.build_request_data(

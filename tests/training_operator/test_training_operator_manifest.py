@@ -14,10 +14,9 @@ import yaml
 from fake_cluster import crds
 from training_operator_scene import CONTAINER, build_request
 
-from trainer_core.backends.training_operator import manifest, runtime_templates, validation
+from trainer_core.backends.training_operator import config, manifest, runtime_templates, validation
 from trainer_core.base.errors import InvalidRequestError, UnsupportedError
 from trainer_core.k8s import labels
-from trainer_core.model import config
 from trainer_core.model.request import TrainJobRequest
 from trainer_core.packaging.serializer import package
 

@@ -12,9 +12,9 @@ from trainer_core import BackendUnavailableError, LocalProcessBackendConfig, OnB
 from trainer_core.backends import backend_class
 from trainer_core.cli import main
 from trainer_core.frontend.preflight import check_plugins
-from trainer_core.k8s.preflight import LIMITED
 from trainer_core.model.backend_names import GROUP, OWN_BACKENDS, find_plugins, list_backends
 from trainer_core.model.config import config_class, config_from_dict
+from trainer_core.model.preflight import LIMITED
 
 ROOT = Path(__file__).parents[2]
 MODULE = """

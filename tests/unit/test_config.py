@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from trainer_core import RunaiBackendConfig, TrainingOperatorBackendConfig
 from trainer_core.model.backend_names import OWN_BACKENDS
 from trainer_core.model.config import (
     ContainerBackendConfig,
     DebugBackendConfig,
     KubernetesBackendConfig,
     LocalProcessBackendConfig,
-    RunaiBackendConfig,
-    TrainingOperatorBackendConfig,
     TrainingRuntimeSource,
     config_class,
     config_from_dict,

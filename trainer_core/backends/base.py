@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainer_core.backends.follower import Follower
 from trainer_core.backends.polling_follower import PollingFollower
@@ -40,6 +40,9 @@ from trainer_core.model.request import TRACKING_SECRETS, Code, TrainJobRequest
 from trainer_core.model.runtimes import Runtime
 from trainer_core.model.storage_schemes import SCHEMES
 from trainer_core.packaging import code_location
+
+if TYPE_CHECKING:
+    from trainer_core.model.preflight import PreflightReport
 
 __all__ = ["Backend", "NameTakenError"]
 
@@ -285,6 +288,18 @@ class Backend(ABC):
             request: The request, with a trainer.
         """
         return Versions(unknown=(f"backend {self.name}: it does not know what a TrainJob runs",))
+
+    @classmethod
+    def check_platform(cls, config: Any) -> PreflightReport | None:
+        """Check what the backend needs of its place, for `trainjob doctor`. Creates nothing.
+
+        Args:
+            config: A configuration of the backend.
+
+        Returns:
+            The checks. None (the default) where it is enough that the runtimes can be listed.
+        """
+        return None
 
     @abstractmethod
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:

@@ -10,7 +10,7 @@ from trainer_core.base import validation
 from trainer_core.cli import exit_codes
 from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_table, print_yaml
 from trainer_core.frontend.preflight import check_backend
-from trainer_core.k8s.preflight import PreflightReport
+from trainer_core.model.preflight import PreflightReport
 
 
 def doctor(

@@ -13,10 +13,9 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from trainer_core.backends.container import preflight as container
+from trainer_core.backends import backend_class
 from trainer_core.backends.local.job_store import StateFolder
 from trainer_core.backends.trainer_v2 import preflight as kubernetes
-from trainer_core.backends.training_operator import preflight as training_operator
 from trainer_core.base.errors import TrackingError, TrainerError, UnsupportedError
 from trainer_core.base.text import shorten
 from trainer_core.client import TrainerClient
@@ -24,7 +23,6 @@ from trainer_core.k8s import resources
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.connection import Connection
 from trainer_core.k8s.errors import NotFoundError
-from trainer_core.k8s.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
 from trainer_core.model import checkpoint_location
 from trainer_core.model.backend_names import find_plugins
 from trainer_core.model.config import (
@@ -33,9 +31,8 @@ from trainer_core.model.config import (
     ContainerBackendConfig,
     KubernetesBackendConfig,
     LocalProcessBackendConfig,
-    RunaiBackendConfig,
-    TrainingOperatorBackendConfig,
 )
+from trainer_core.model.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
 from trainer_core.packaging import code_location
 from trainer_core.runtime_admin.validate import validate_runtime
 
@@ -65,18 +62,13 @@ def check_backend(
 
 
 def _check_platform(config: BackendConfig) -> PreflightReport:
+    report = backend_class(config.backend).check_platform(config)
+    if report is not None:
+        return report
     if isinstance(config, KubernetesBackendConfig):
         return kubernetes.check_trainer_cluster(config, validate_runtime)
-    if isinstance(config, RunaiBackendConfig):
-        from trainer_core.backends.runai import preflight as runai  # Its workload models take 50 ms to load.
-
-        return runai.check_runai_cluster(config)
-    if isinstance(config, TrainingOperatorBackendConfig):
-        return training_operator.check_training_operator(config)
     if isinstance(config, LocalProcessBackendConfig):
         return PreflightReport((*_check_interpreter(), _check_home(config)))
-    if isinstance(config, ContainerBackendConfig):
-        return container.check_engine(config)
     # Raises BackendUnavailableError for a backend that cannot be used at all.
     TrainerClient(config).list_runtimes()
     return PreflightReport(tuple(_check_interpreter()))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from trainer_core.base.errors import BackendUnavailableError, TrainerError
 from trainer_core.k8s import rbac
@@ -16,47 +15,10 @@ from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundE
 from trainer_core.k8s.rbac import RequiredPermission
 from trainer_core.k8s.resources import ApiResource
 from trainer_core.model.config import ClusterConfig
-
-#: States of a check: fulfilled; not fulfilled, and some features do not work; not fulfilled, and no job can run; not
-#: determined.
-OK = "ok"
-LIMITED = "limited"
-MISSING = "missing"
-UNKNOWN = "unknown"
+from trainer_core.model.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
 
 _NAMESPACES = ApiResource("", "v1", "namespaces", "Namespace", namespaced=False)
 _SELF_REVIEWS = ApiResource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False)
-
-
-@dataclass(frozen=True)
-class PreflightCheck:
-    """Result of one check."""
-
-    what: str
-    #: `OK`, `LIMITED`, `MISSING` or `UNKNOWN`.
-    state: str
-    #: What the check found.
-    found: str
-    #: What does not work because of it, or what to do; empty if the check is fulfilled.
-    cost: str = ""
-
-    def to_dict(self) -> dict[str, str]:
-        """Return the result as a JSON object."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class PreflightReport:
-    """Results of all checks."""
-
-    checks: tuple[PreflightCheck, ...]
-    #: RBAC objects that grant the missing permissions.
-    repair: tuple[dict[str, Any], ...] = ()
-
-    @property
-    def fit(self) -> bool:
-        """Whether jobs can run."""
-        return all(check.state != MISSING for check in self.checks)
 
 
 def check_cluster(

@@ -17,8 +17,8 @@ OWN_BACKENDS = {
     "debug": "trainer_core.model.config:DebugBackendConfig",
     "kubernetes": "trainer_core.model.config:KubernetesBackendConfig",
     "container": "trainer_core.model.config:ContainerBackendConfig",
-    "runai": "trainer_core.model.config:RunaiBackendConfig",
-    "training-operator": "trainer_core.model.config:TrainingOperatorBackendConfig",
+    "runai": "trainer_core.backends.runai.config:RunaiBackendConfig",
+    "training-operator": "trainer_core.backends.training_operator.config:TrainingOperatorBackendConfig",
 }
 
 

@@ -34,10 +34,10 @@ __all__ = [
     "ClusterConfig",
     "ContainerBackendConfig",
     "DebugBackendConfig",
+    "FetchingClusterConfig",
     "KubernetesBackendConfig",
     "LocalProcessBackendConfig",
-    "RunaiBackendConfig",
-    "TrainingOperatorBackendConfig",
+    "Text",
     "TrainingRuntimeSource",
     "config_class",
     "config_from_dict",
@@ -143,7 +143,8 @@ _DefaultOptions = Annotated[tuple[dict[str, Any], ...], BeforeValidator(read_def
 _PlaceUri = Annotated[str, BeforeValidator(_check_place_uri)]
 _CodeUri = Annotated[str, BeforeValidator(_check_code_uri)]
 _Namespace = Annotated[str, BeforeValidator(_check_namespace)]
-_Text = Annotated[str, Field(min_length=1)]
+#: A setting that is not empty.
+Text = Annotated[str, Field(min_length=1)]
 _Interval = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, allow_inf_nan=False)]
 _Seconds = Annotated[int, BeforeValidator(_reject_bool), Field(ge=1)]
 _Duration = Annotated[float, BeforeValidator(validation.parse_duration)]
@@ -199,8 +200,8 @@ class ClusterConfig(BackendConfig):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     namespace: _Namespace | None = None
-    config_file: _Text | None = None
-    context: _Text | None = None
+    config_file: Text | None = None
+    context: Text | None = None
     # A kubernetes.client.Configuration. Naming the class here would load that library. It contains credentials.
     client_configuration: Annotated[Any, BeforeValidator(_check_client_configuration)] = Field(
         default=None, exclude=True, repr=False
@@ -238,8 +239,8 @@ class ClusterConfig(BackendConfig):
 class FetchingClusterConfig(ClusterConfig):
     """How to connect to a Kubernetes cluster, and the images of its initializer pods."""
 
-    dataset_initializer_image: _Text = "ghcr.io/kubeflow/trainer/dataset-initializer:v2.3.0"
-    model_initializer_image: _Text = "ghcr.io/kubeflow/trainer/model-initializer:v2.3.0"
+    dataset_initializer_image: Text = "ghcr.io/kubeflow/trainer/dataset-initializer:v2.3.0"
+    model_initializer_image: Text = "ghcr.io/kubeflow/trainer/model-initializer:v2.3.0"
 
 
 class KubernetesBackendConfig(FetchingClusterConfig):
@@ -403,11 +404,11 @@ class ContainerBackendConfig(BackendConfig):
 
     pull_policy: str = "IfNotPresent"
     auto_remove: bool = True
-    container_host: _Text | None = None
+    container_host: Text | None = None
     container_runtime: Literal["docker", "podman"] | None = None
     runtime_source: TrainingRuntimeSource = Field(default_factory=TrainingRuntimeSource)
-    dataset_initializer_image: _Text = "ghcr.io/kubeflow/trainer/dataset-initializer:latest"
-    model_initializer_image: _Text = "ghcr.io/kubeflow/trainer/model-initializer:latest"
+    dataset_initializer_image: Text = "ghcr.io/kubeflow/trainer/dataset-initializer:latest"
+    model_initializer_image: Text = "ghcr.io/kubeflow/trainer/model-initializer:latest"
     initializer_timeout: _Seconds = 600
     namespace: _Namespace = "default"
     checkpoints_uri: _PlaceUri = f"pvc://{CHECKPOINTS_VOLUME}"
@@ -421,115 +422,6 @@ class ContainerBackendConfig(BackendConfig):
         if value not in _PULL_POLICIES:
             raise ValueError(f"must be one of {', '.join(_PULL_POLICIES)}")
         return value
-
-
-class RunaiBackendConfig(ClusterConfig):
-    """Run jobs as Run:ai workloads.
-
-    Attributes:
-        project: The Run:ai project.
-        cluster_id: Id of the cluster in Run:ai's control plane, an annotation of the workloads. None (the default) for
-            no annotation.
-        succeeded_phases: Phases of a workload that succeeded.
-        failed_phases: Phases of a workload that failed permanently.
-        stopped_phases: Phases of a workload that was stopped: Suspended if ``spec.active`` is false, otherwise Failed.
-            A workload in any other phase is still running.
-        namespace: Namespace of the workloads. None (the default) for ``runai-<project>``.
-        config_file: Path of the kubeconfig. None (the default) for ``KUBECONFIG`` or ``~/.kube/config``.
-        context: Context of the kubeconfig. None (the default) for its current context.
-        client_configuration: A ``kubernetes.client.Configuration`` to use instead of a kubeconfig.
-        kube_config: Content of a kubeconfig, in YAML or JSON, to use instead of a file. It may not run programs or
-            refer to files. It is a secret: no JSON and no text form of this configuration contains it.
-        in_cluster: Use the service account of the pod that this runs in, even if there is a kubeconfig. Default False.
-        checkpoints_uri: Where the option `Checkpoints` keeps checkpoints if it has no ``uri``, such as
-            ``pvc://checkpoints``. None (the default): the option must have one.
-        code_uri: Where the files of a large ``code`` go, such as ``s3://bucket/code``. None (the default): the trainer
-            must name a place.
-        resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
-            ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
-        default_options: Options of each TrainJob whose request does not have them: `Stalled`, `RestartPolicy`,
-            `MoreMemory`, `StartWithin` or `Reuse`, as text in YAML, too. None (the default): those of the environment
-            variable ``TRAINJOB_DEFAULT_OPTIONS``.
-        scheduling_grace: How long a pod may wait for a Kubernetes node before a wait with ``fail_fast`` cancels its
-            TrainJob, in seconds or as text such as ``"45m"``. Waiting for an autoscaler that adds a node, for a queue
-            or for quota has no limit. Default 30 minutes.
-
-    Raises:
-        ValueError: A setting is unknown, project and namespace are both missing, or a value is invalid.
-    """
-
-    backend: ClassVar[str] = "runai"
-    implementation: ClassVar[str] = "trainer_core.backends.runai.backend:RunaiBackend"
-
-    project: _Text | None = None
-    cluster_id: _Text | None = None
-    succeeded_phases: tuple[str, ...] = ("Completed", "Succeeded")
-    failed_phases: tuple[str, ...] = ("Failed", "Fail", "TimedOut")
-    stopped_phases: tuple[str, ...] = ("Stopped", "Deleted")
-
-    @model_validator(mode="after")
-    def _check_project(self) -> RunaiBackendConfig:
-        if self.project is None and self.namespace is None:
-            raise ValueError("project is missing; give the Run:ai project, or the namespace of its workloads")
-        return self
-
-    @property
-    def project_namespace(self) -> str:
-        """Namespace of the project's workloads."""
-        return self.namespace or f"runai-{self.project}"
-
-
-class TrainingOperatorBackendConfig(FetchingClusterConfig):
-    """Run jobs as PyTorchJobs, on clusters that have the older Training Operator.
-
-    Attributes:
-        namespace: Namespace of the PyTorchJobs. None (the default) for the namespace of the pod that this runs in,
-            otherwise of the kubeconfig's context, otherwise ``default``.
-        config_file: Path of the kubeconfig. None (the default) for ``KUBECONFIG`` or ``~/.kube/config``.
-        context: Context of the kubeconfig. None (the default) for its current context.
-        client_configuration: A ``kubernetes.client.Configuration`` to use instead of a kubeconfig.
-        kube_config: Content of a kubeconfig, in YAML or JSON, to use instead of a file. It may not run programs or
-            refer to files. It is a secret: no JSON and no text form of this configuration contains it.
-        in_cluster: Use the service account of the pod that this runs in, even if there is a kubeconfig. Default False.
-        checkpoints_uri: Where the option `Checkpoints` keeps checkpoints if it has no ``uri``, such as
-            ``pvc://checkpoints``. None (the default): the option must have one.
-        code_uri: Where the files of a large ``code`` go, such as ``s3://bucket/code``. None (the default): the trainer
-            must name a place.
-        resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
-            ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
-        default_options: Options of each TrainJob whose request does not have them: `Stalled`, `RestartPolicy`,
-            `MoreMemory`, `StartWithin` or `Reuse`, as text in YAML, too. None (the default): those of the environment
-            variable ``TRAINJOB_DEFAULT_OPTIONS``.
-        scheduling_grace: How long a pod may wait for a Kubernetes node before a wait with ``fail_fast`` cancels its
-            TrainJob, in seconds or as text such as ``"45m"``. Waiting for an autoscaler that adds a node, for a queue
-            or for quota has no limit. Default 30 minutes.
-        dataset_initializer_image: Image with which pods fetch datasets.
-        model_initializer_image: Image with which pods fetch models.
-        runtimes: Folder of further runtimes: YAML files in the shape of a ClusterTrainingRuntime, because the operator
-            has no runtimes. None (the default) for the environment variable ``TRAINJOB_RUNTIMES``, otherwise the
-            runtimes of this package.
-
-    Raises:
-        ValueError: A setting is unknown, or a value is invalid.
-    """
-
-    backend: ClassVar[str] = "training-operator"
-    implementation: ClassVar[str] = "trainer_core.backends.training_operator.backend:TrainingOperatorBackend"
-
-    runtimes: Path | None = None
-
-    @field_validator("runtimes", mode="before")
-    @classmethod
-    def _check_runtimes(cls, value: Any) -> Any:
-        if isinstance(value, str) and (not value.strip() or "\0" in value):
-            raise ValueError("must be the path of a folder; leave it out for the packaged runtimes")
-        return value
-
-    @property
-    def runtimes_folder(self) -> Path | None:
-        """Folder of further runtimes. Reads the environment on each access."""
-        folder = self.runtimes or os.environ.get("TRAINJOB_RUNTIMES")
-        return Path(folder).expanduser() if folder else None
 
 
 class DebugBackendConfig(BackendConfig):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainer_core.backends.base import Backend
 from trainer_core.backends.container import (
@@ -55,6 +55,9 @@ from trainer_core.model.request import TrainJobRequest, list_options
 from trainer_core.model.runtimes import Runtime
 from trainer_core.packaging import code_location
 
+if TYPE_CHECKING:
+    from trainer_core.model.preflight import PreflightReport
+
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 #: How long an action may be due before an observer starts another supervisor: on the submitter's machine; on another
@@ -74,6 +77,12 @@ class ContainerBackend(Backend):
     restarts_in_place: ClassVar[bool] = True
     accepts: ClassVar[frozenset[str]] = list_options("container")
     schemes: ClassVar[Collection[str]] = SCHEMES
+
+    @classmethod
+    def check_platform(cls, config: ContainerBackendConfig) -> PreflightReport:
+        from trainer_core.backends.container.preflight import check_engine  # Only for `trainjob doctor`.
+
+        return check_engine(config)
 
     def __init__(self, config: ContainerBackendConfig | None = None) -> None:
         self._config = config or ContainerBackendConfig()

@@ -9,8 +9,8 @@ from trainer_core.backends.container.engine import PODMAN, ConnectionAttempt, En
 from trainer_core.backends.container.runtimes import RuntimeCatalog
 from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.base.secrets import mask_credentials
-from trainer_core.k8s.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
 from trainer_core.model.config import ContainerBackendConfig
+from trainer_core.model.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
 
 #: Docker 20.10 and Podman 4.
 _MIN_API_VERSION = (1, 41)

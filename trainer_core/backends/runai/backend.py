@@ -7,10 +7,11 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
 from trainer_core.backends.runai import manifest, parse, runtime_templates, validation
+from trainer_core.backends.runai.config import RunaiBackendConfig
 from trainer_core.backends.runai.parse import JOB_LABEL, Phases
 from trainer_core.backends.runai.runtime_templates import BUILT_IN_TEMPLATES, SHARED_NAMESPACE, RuntimeTemplate
 from trainer_core.base.errors import ConflictError, RuntimeNotFoundError
@@ -20,10 +21,12 @@ from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.model.backend_fields.runai_workload import TrainingWorkloadSpec
-from trainer_core.model.config import RunaiBackendConfig
 from trainer_core.model.jobs import TrainJobRef
 from trainer_core.model.request import TrainJobRequest, list_options
 from trainer_core.model.runtimes import Runtime, RuntimeKind
+
+if TYPE_CHECKING:
+    from trainer_core.model.preflight import PreflightReport
 
 _log = logging.getLogger(__name__)
 #: Kinds of the objects that Run:ai creates for a workload, under the workload's name.
@@ -40,6 +43,12 @@ class RunaiBackend(BaseKubernetesBackend):
     name: ClassVar[str] = "runai"
     accepts: ClassVar[frozenset[str]] = list_options("runai")
     schemes: ClassVar[Collection[str]] = validation.SCHEMES
+
+    @classmethod
+    def check_platform(cls, config: RunaiBackendConfig) -> PreflightReport:
+        from trainer_core.backends.runai.preflight import check_runai_cluster  # Only for `trainjob doctor`.
+
+        return check_runai_cluster(config)
 
     def __init__(self, config: RunaiBackendConfig) -> None:
         self._config = config

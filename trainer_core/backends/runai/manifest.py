@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from trainer_core.backends.runai.config import RunaiBackendConfig
 from trainer_core.backends.runai.parse import JOB_LABEL, ROLE_LABEL
 from trainer_core.backends.runai.runtime_templates import RuntimeTemplate
 from trainer_core.base import resources
@@ -16,7 +17,6 @@ from trainer_core.lifecycle.attempt_memory import apply_attempt_memory
 from trainer_core.model import checkpoint_location, torchtune
 from trainer_core.model.backend_fields.runai_items import VolumeClaim
 from trainer_core.model.backend_fields.runai_workload import TrainingWorkloadSpec
-from trainer_core.model.config import RunaiBackendConfig
 from trainer_core.model.request import TrainerRequest, TrainJobRequest
 from trainer_core.node import env as node_env
 from trainer_core.packaging.argv_payload import Launcher

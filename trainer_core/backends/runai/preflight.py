@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainer_core.backends.runai import runtime_templates
+from trainer_core.backends.runai.config import RunaiBackendConfig
 from trainer_core.base.errors import TrainerError
 from trainer_core.k8s import preflight, resources
 from trainer_core.k8s.client import ApiClient
-from trainer_core.k8s.preflight import LIMITED, OK, UNKNOWN, PreflightCheck, PreflightReport
 from trainer_core.k8s.rbac import CREATE_SECRETS, MANAGE_VERBS, READ_CLAIMS, RequiredPermission, list_pod_permissions
-from trainer_core.model.config import RunaiBackendConfig
+from trainer_core.model.preflight import LIMITED, OK, UNKNOWN, PreflightCheck, PreflightReport
 
 PERMISSIONS = (
     RequiredPermission(

@@ -10,7 +10,6 @@ from trainer_core.backends.trainer_v2.schema_compat import TrainJobSchema
 from trainer_core.base.errors import TrainerError
 from trainer_core.k8s import preflight, resources, runtimes
 from trainer_core.k8s.client import ApiClient
-from trainer_core.k8s.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
 from trainer_core.k8s.rbac import (
     CREATE_CLAIMS,
     CREATE_SECRETS,
@@ -21,6 +20,7 @@ from trainer_core.k8s.rbac import (
     list_pod_permissions,
 )
 from trainer_core.model.config import KubernetesBackendConfig
+from trainer_core.model.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
 
 PERMISSIONS = (
     RequiredPermission(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
 from trainer_core.backends.training_operator import manifest, runtime_templates, validation
+from trainer_core.backends.training_operator.config import TrainingOperatorBackendConfig
 from trainer_core.backends.training_operator.parse import JOB_NAME_LABEL, parse_job, parse_pod
 from trainer_core.base.errors import JobNotFoundError
 from trainer_core.k8s import events, initializer_job, manifest_common, resources, runtimes
@@ -17,10 +18,12 @@ from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_state import JobState
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.pod_state import JOB_LABEL
-from trainer_core.model.config import TrainingOperatorBackendConfig
 from trainer_core.model.jobs import Diagnosis, Outcome, TrainJobRef
 from trainer_core.model.request import TrainJobRequest, list_options
 from trainer_core.model.runtimes import Runtime
+
+if TYPE_CHECKING:
+    from trainer_core.model.preflight import PreflightReport
 
 
 def _build_event_name_patterns(job: JobState) -> Mapping[str, re.Pattern[str]]:
@@ -53,6 +56,14 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
     name: ClassVar[str] = "training-operator"
     accepts: ClassVar[frozenset[str]] = list_options("training-operator")
     schemes: ClassVar[Collection[str]] = validation.SCHEMES
+
+    @classmethod
+    def check_platform(cls, config: TrainingOperatorBackendConfig) -> PreflightReport:
+        from trainer_core.backends.training_operator.preflight import (
+            check_training_operator,  # Only for `trainjob doctor`.
+        )
+
+        return check_training_operator(config)
 
     def __init__(self, config: TrainingOperatorBackendConfig | None = None) -> None:
         self._config = config or TrainingOperatorBackendConfig()

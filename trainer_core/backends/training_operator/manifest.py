@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainer_core.backends.training_operator import runtime_patches
+from trainer_core.backends.training_operator.config import TrainingOperatorBackendConfig
 from trainer_core.backends.training_operator.parse import MAIN_CONTAINER
 from trainer_core.base import resources
 from trainer_core.k8s import labels, manifest_common, resources as k8s_resources, runtimes
 from trainer_core.lifecycle.attempt_memory import apply_attempt_memory
-from trainer_core.model.config import TrainingOperatorBackendConfig
 from trainer_core.model.patches import merge_patches
 from trainer_core.model.request import Distributed, InitializerSource, TrainerRequest, TrainJobRequest
 from trainer_core.packaging.argv_payload import Launcher

@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from trainer_core.backends.training_operator import runtime_templates
+from trainer_core.backends.training_operator.config import TrainingOperatorBackendConfig
 from trainer_core.base.errors import TrainerError
 from trainer_core.k8s import preflight, resources, runtimes
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError
 from trainer_core.k8s.parsing import RawObject
-from trainer_core.k8s.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
 from trainer_core.k8s.rbac import (
     CREATE_CLAIMS,
     CREATE_SECRETS,
@@ -21,7 +21,7 @@ from trainer_core.k8s.rbac import (
     RequiredPermission,
     list_pod_permissions,
 )
-from trainer_core.model.config import TrainingOperatorBackendConfig
+from trainer_core.model.preflight import LIMITED, MISSING, OK, UNKNOWN, PreflightCheck, PreflightReport
 
 PERMISSIONS = (
     RequiredPermission(
