@@ -81,8 +81,36 @@ def test_the_jobs_of_a_search_are_kept_until_it_has_ended(home, client):
     trials = [job.name for job in client.list_jobs()]
     assert [wait_for_supervisor_exit(home, trial) for trial in trials] == [True]
     assert gc.remove_old_jobs(StateFolder(home), keep=0, keep_days=30) == []
-    client.cancel_optimization_job(name)
-    assert set(trials) <= set(gc.remove_old_jobs(StateFolder(home), keep=0, keep_days=30))
+    age(home, *trials)
+    assert gc.remove_old_jobs(StateFolder(home), keep=0, keep_days=30) == []
+
+
+def age(home, *jobs):
+    """Let jobs have ended long ago."""
+    for name in jobs:
+        os.utime(home / "jobs" / name / "status.json", (0, 0))
+
+
+@pytest.mark.parametrize(("direction", "best"), [("minimize", 1), ("maximize", 0)])
+def test_the_best_trial_is_kept_as_long_as_the_record_of_its_search(home, client, direction, best):
+    name = client.optimize(
+        {"trainer": CustomTrainer(func=return_loss), "runtime": "python"},
+        search_space={"loss": [3, 1]},
+        objectives=[{"metric": "loss", "direction": direction}],
+        trial_config={"num_trials": 2, "parallel_trials": 2},
+        algorithm="GridSearch",
+        options=[Name("tune")],
+    )
+    outcome = client.wait_for_search(name)
+    jobs, state = [trial.name for trial in outcome.trials], StateFolder(home)
+    records = {job.name for job in client.backend.list_jobs()} - {*jobs}
+    assert [wait_for_supervisor_exit(home, job) for job in [*jobs, *records]] == [True] * 3
+    age(home, *jobs)
+    assert outcome.best is not None
+    assert outcome.best.job == jobs[best]
+    assert gc.remove_old_jobs(state, keep=1, keep_days=30) == [jobs[1 - best]]
+    age(home, *records)
+    assert set(gc.remove_old_jobs(state, keep=1, keep_days=30)) == {*records, jobs[best]}
 
 
 def test_a_job_does_not_remove_itself_when_keep_finished_is_zero(home, create_old_jobs, ask, client):

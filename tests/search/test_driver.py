@@ -32,13 +32,14 @@ from trainer_core.base.errors import (
     ConflictError,
     InvalidRequestError,
     JobNotFoundError,
+    TrainerError,
     WaitTimeoutError,
 )
 from trainer_core.client.runs import JobRuns
 from trainer_core.definition.trainers import CustomTrainer
 from trainer_core.model.jobs import Category, Outcome, Progress, TrainJobRef
 from trainer_core.model.request import Code, Owner, Project, TrainerRequest, TrainJobRequest, Work
-from trainer_core.search import sampling, tables, template as templates
+from trainer_core.search import driver as driver_module, sampling, tables, template as templates
 from trainer_core.search.driver import SearchDriver, SearchState
 from trainer_core.search.results import Metric, Result, SearchOutcome, Trial
 
@@ -47,6 +48,10 @@ SPACE = {"x": Search.uniform(-1, 1), "y": Search.randint(1, 9)}
 
 def train(x: float, y: int) -> dict[str, float]:
     return {"loss": x * x + y}
+
+
+def add(x: float, y: int) -> dict[str, float]:
+    return {"loss": x + y}
 
 
 def connect(jobs: dict[str, ManualJob] | None = None) -> TrainerClient:
@@ -375,6 +380,118 @@ def test_another_definition_is_refused_and_names_the_fields(client: TrainerClien
         open_search(client, search_space={**SPACE, "x": Search.uniform(-2, 1)})
     with pytest.raises(ConflictError, match=r"objectives"):
         open_search(client, objectives=[{"metric": "other"}])
+
+
+def test_a_record_answers_only_its_own_definition(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        first = run_to_end(client, driver).outcome
+    for job in list_runs(client):
+        backend(client).delete(job.ref)
+    with open_search(client) as driver:
+        again = driver.step().outcome
+    assert first is not None
+    assert again is not None
+    assert again.trials == first.trials
+    with pytest.raises(ConflictError, match=r"differs in: search_space\.x.*`trainjob search tune --delete`"):
+        open_search(client, search_space={**SPACE, "x": Search.uniform(-2, 1)})
+    other = {"trainer": CustomTrainer(add), "runtime": "python"}
+    with pytest.raises(ConflictError, match="differs in: trial"):
+        client.optimize(other, search_space=SPACE, trial_config=TrialConfig(6, 2), options=[Name("tune")])
+
+
+def test_a_search_without_trials_is_listed_shown_and_deleted(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        run_to_end(client, driver)
+    for job in list_runs(client):
+        backend(client).delete(job.ref)
+    (listed,) = client.list_optimization_jobs()
+    assert (listed.name, listed.status, len(listed.trials)) == ("tune", "Complete", 6)
+    assert client.get_optimization_job("tune") == listed
+    assert client.wait_for_search("tune").status == "Complete"
+    client.delete_optimization_job("tune")
+    assert (client.list_optimization_jobs(), backend(client).jobs) == ([], {})
+
+
+def stop_before(client: TrainerClient, call: str, action: Callable[[], object]) -> None:
+    """Let others act while the process of a client is stopped right before its next call of this kind."""
+
+    def act(made: str) -> None:
+        if made == call:
+            backend(client).on_call = lambda _: None
+            action()
+
+    backend(client).on_call = act
+
+
+@pytest.mark.parametrize("space", [SPACE, {**SPACE, "x": Search.uniform(-2, 1)}])
+@pytest.mark.parametrize("trials", [0, 1, 6])
+@pytest.mark.parametrize("call", ["observe", "find_jobs", "before create", "after create"])
+def test_a_driver_whose_search_was_deleted_ends_and_leaves_a_new_one_of_its_name_alone(
+    client: TrainerClient, monkeypatch: pytest.MonkeyPatch, call: str, trials: int, space: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(driver_module, "_STOPPED_SECONDS", 0.0)
+    other = connect(backend(client).jobs)
+
+    def begin_again() -> None:
+        other.delete_optimization_job("tune")
+        if trials:
+            with open_search(other, search_space=space, trial_config=TrialConfig(trials, 1)) as new:
+                run_to_end(other, new)
+
+    with open_search(client) as old:
+        old.step()
+        for job in backend(client).list_running():
+            finish(client, job.ref.name)
+        stop_before(client, call, begin_again)
+        with pytest.raises(TrainerError, match="was deleted while this process drove it"):
+            old.step()
+    quiet = connect()
+    if trials:
+        with open_search(quiet, search_space=space, trial_config=TrialConfig(trials, 1)) as expected:
+            run_to_end(quiet, expected)
+    assert list_trials(client) == list_trials(quiet)
+    assert [job.outcome is not None for job in list_runs(client)] == [True] * trials
+
+
+def test_an_entry_of_a_search_that_was_deleted_is_no_trial_of_the_new_one(client: TrainerClient) -> None:
+    other = connect(backend(client).jobs)
+    with open_search(client, trial_config=TrialConfig(3, 1)) as old:
+        old.step()
+        finish(client, list_runs(client)[0].ref.name)
+        old.step()
+        left = backend(client).jobs[list_runs(client)[1].ref.name]
+        other.delete_optimization_job("tune")
+        with open_search(other, trial_config=TrialConfig(3, 1)) as new:
+            new.step()
+            backend(client).jobs[left.ref.name] = left  # Its process was killed after it had created this one.
+            outcome = run_to_end(other, new).outcome
+    assert outcome is not None
+    assert [trial.status for trial in outcome.trials] == ["Complete"] * 3
+    assert left.ref.name not in {trial.name for trial in outcome.trials}
+    with open_search(client, trial_config=TrialConfig(3, 1)) as again:
+        assert again.step().outcome == outcome
+
+
+def test_a_driver_that_finds_the_search_of_another_definition_before_its_first_trial_ends(
+    client: TrainerClient,
+) -> None:
+    other = connect(backend(client).jobs)
+    with open_search(client, search_space={**SPACE, "x": Search.uniform(-2, 1)}) as late:
+        with open_search(other) as driver:
+            driver.step()
+        with pytest.raises(ConflictError, match=r"differs in: search_space\.x"):
+            late.step()
+    assert len(list_runs(client)) == 2
+
+
+def test_a_trial_is_not_retried_by_itself(client: TrainerClient) -> None:
+    with open_search(client) as driver:
+        driver.step()
+    name = list_runs(client)[0].ref.name
+    backend(client).fail(name)
+    with pytest.raises(InvalidRequestError, match=r"is a trial of search 'tune'.*`trainjob search tune --wait`"):
+        client.retry(name)
+    assert len(backend(client).jobs) == 2
 
 
 def test_a_search_that_does_not_exist_is_named(client: TrainerClient) -> None:

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from trainer_core.model.jobs import COMPLETE, RUNNING, Category, ObjectiveReport, Outcome, Progress, TrainJobRef
+from trainer_core.model.jobs import (
+    COMPLETE,
+    RUNNING,
+    Category,
+    ObjectiveReport,
+    Observation,
+    Outcome,
+    Progress,
+    TrainJobRef,
+)
 from trainer_core.search.decisions import (
     Decision,
     Ending,
@@ -19,6 +28,7 @@ from trainer_core.search.decisions import (
     Record,
     Start,
     Stop,
+    apply_observation,
     decide,
     judge,
     read_rungs,
@@ -209,21 +219,22 @@ def test_the_line_of_a_deleted_trial_keeps_its_value() -> None:
 
 
 def test_a_new_trial_is_chosen_from_the_trials_that_many_before_it() -> None:
-    definition = define(parallel=3, algorithm="OptunaSampler")
-    (start,) = choose(definition, ended(running(0), value=0.1), ended(running(1), value=0.2), running(2), lag=2).actions
+    definition = define(parallel=3, algorithm={"OptunaSampler": {"lag": 2}})
+    (start,) = choose(definition, ended(running(0), value=0.1), ended(running(1), value=0.2), running(2)).actions
     assert isinstance(start, Start)
     assert [(line.trial, line.value) for line in start.history] == [(0, 0.1), (1, 0.2)]
     assert start.running == {2: {"x": 2}}
 
 
 def test_a_new_trial_waits_for_the_results_from_which_it_is_chosen() -> None:
-    definition = define(trials=6, parallel=4, algorithm="OptunaSampler")
-    assert list_started(choose(definition, running(0), ended(running(1)), lag=2)) == []
-    assert list_started(choose(definition, running(0), ended(running(1)), lag=3)) == [2]
+    for lag, started in ((2, []), (3, [2])):
+        definition = define(trials=6, parallel=4, algorithm={"OptunaSampler": {"lag": lag}})
+        assert list_started(choose(definition, running(0), ended(running(1)))) == started
 
 
 def test_with_any_lag_a_new_trial_is_chosen_from_all_that_has_ended() -> None:
-    (start,) = choose(define(algorithm="OptunaSampler"), running(0), ended(running(1))).actions
+    definition = define(algorithm={"OptunaSampler": {"lag": "any"}})
+    (start,) = choose(definition, running(0), ended(running(1))).actions
     assert isinstance(start, Start)
     assert ([line.trial for line in start.history], start.running) == ([1], {0: {"x": 0}})
 
@@ -284,6 +295,37 @@ def test_a_search_whose_trials_ended_in_time_is_complete_when_a_driver_looks_lat
     assert choose(definition, *entries, now=1000.0).actions == (Record("complete"),)
     stopped = ended(running(1), "StoppedEarly", 0.4, reason="the time of the search is over")
     assert choose(definition, entries[0], stopped, now=1000.0).actions == (Record("timeout"),)
+
+
+_TIME_IS_OVER = "the time of the search is over"
+
+
+@pytest.mark.parametrize("algorithm", ["GridSearch", "RandomSearch"])
+def test_an_extended_search_has_new_time_and_tries_what_its_end_had_stopped_again(algorithm: str) -> None:
+    short, longer = (define(timeout=timeout, algorithm=algorithm) for timeout in (60, 90))
+    stopped = ended(running(1), "StoppedEarly", 0.4, reason=_TIME_IS_OVER)
+    entries = [ended(running(0)), stopped, record(2, "timeout", short)]
+    assert choose(short, *entries, now=1000.0).actions == (Finish("timeout"),)
+    decision = choose(longer, *entries, now=1000.0, limits_since=950.0)
+    assert (list_started(decision), decision.wake_at) == ([1, 2], 1040.0)
+    assert decision.table.settled.keys() == {0}
+    again = ended(running(3, trial=1), "Failed", None, category="UserCode", reason="it failed")
+    lines = {1: stopped.ending.line} if stopped.ending else {}
+    table = choose(longer, *entries, again, lines=lines, now=1000.0, limits_since=950.0).table
+    assert table.trials[1].status == "Failed"
+
+
+def test_a_search_that_failed_by_its_first_trials_can_be_extended() -> None:
+    short = define(trials=5, parallel=1)
+    entries = [*(failed(running(each)) for each in range(3)), record(3, "failed", short)]
+    assert choose(short, *entries).actions == (Finish("failed"),)
+    assert list_started(choose(define(trials=6, parallel=1), *entries)) == [3]
+
+
+def test_an_explicit_number_of_failures_wins_over_the_rule_of_the_first_trials() -> None:
+    entries = [failed(running(each)) for each in range(4)]
+    assert list_started(choose(define(trials=9, parallel=1, max_failed_trials=5), *entries)) == [4]
+    assert choose(define(trials=9, parallel=1, max_failed_trials=4), *entries).actions == (Record("failed"),)
 
 
 def test_so_many_failed_trials_fail_a_search_and_stop_what_runs() -> None:
@@ -347,6 +389,29 @@ def test_a_trial_that_loses_is_stopped_once_and_with_a_reason() -> None:
     assert not any(isinstance(action, Stop) for action in choose(definition, winner, ended(loser)).actions)
 
 
+@pytest.mark.parametrize(
+    ("step", "total", "stop", "is_stopped"),
+    [(2, 3, "Asha", True), (3, 3, "Asha", False), (3, None, "Asha", True), (9, None, {"Asha": {"max_step": 9}}, False)],
+)
+def test_a_trial_that_has_reported_its_last_step_is_not_stopped(
+    step: float, total: float | None, stop: Any, is_stopped: bool
+) -> None:
+    definition = define(trials=2, stop=stop)
+    progress = Progress(step, total, {"loss": 0.9})
+    loser = apply_observation(report(running(1), 0.9), Observation(RUNNING, progress=progress), definition, 7.0)
+    decision = choose(definition, report(running(0), 0.1), loser)
+    assert any(isinstance(action, Stop) for action in decision.actions) == is_stopped
+
+
+def test_a_search_that_begins_with_one_slot_uses_the_four_that_it_is_given_later() -> None:
+    one, four = (define(trials=9, parallel=each, algorithm="OptunaSampler") for each in (1, 4))
+    assert list_started(choose(one, running(0))) == []
+    entries: list[EntryView] = [ended(running(0))]
+    while starts := list_started(choose(four, *entries)):
+        entries.append(running(starts[0]))
+    assert len(entries) == 5
+
+
 def promotion(trials: int, parallel: int = 1) -> SearchDefinition:
     return define(trials, parallel, stop={"Asha": {"max_step": 9, "factor": 3, "promote": True}})
 
@@ -405,14 +470,17 @@ _ALGORITHMS = st.sampled_from([None, "GridSearch", "OptunaSampler"])
 
 @st.composite
 def _definitions(draw: st.DrawFn) -> SearchDefinition:
+    stop, algorithm = draw(_STOPS), draw(_ALGORITHMS)
+    if algorithm == "OptunaSampler" and stop is None:
+        algorithm = {"OptunaSampler": {"lag": draw(st.sampled_from(["any", 1, 2, 5]))}}
     return define(
         draw(st.integers(1, 7)),
         draw(st.integers(1, 4)),
         retries=draw(st.integers(0, 2)),
         max_failed_trials=draw(st.sampled_from([None, None, None, 2])),
         timeout=draw(st.sampled_from([None, None, None, 6])),
-        algorithm=draw(_ALGORITHMS),
-        stop=draw(_STOPS),
+        algorithm=algorithm,
+        stop=stop,
     )
 
 
@@ -442,7 +510,6 @@ def test_any_course_of_events_starts_each_trial_once_at_a_time_and_ends(
     definition: SearchDefinition, seed: int
 ) -> None:
     dice = random.Random(seed)  # noqa: S311 -- no secret
-    lag = None if definition.stop else dice.choice([None, 1, 2, 5])
     entries: list[EntryView] = []
     settled: dict[int, Any] = {}
     starts: dict[int, Start] = {}
@@ -453,8 +520,8 @@ def test_any_course_of_events_starts_each_trial_once_at_a_time_and_ends(
         needed = [entry for entry in entries[:-1] if entry.trial not in settled or entry.is_live] + entries[-1:]
         started = min((entry.created for entry in entries), default=None)
         view, other = dice.sample(needed, len(needed)), dice.sample(entries, len(entries))
-        decision = decide(definition, view, {}, 100.0 + time, lag=lag, started=started, settled=settled)
-        assert decide(definition, other, {}, 100.0 + time, lag=lag) == decision
+        decision = decide(definition, view, {}, 100.0 + time, started=started, settled=settled)
+        assert decide(definition, other, {}, 100.0 + time) == decision
         live = [entry for entry in entries if entry.is_live]
         started = list_started(decision)
         assert len(live) + len(started) <= config.parallel_trials or not started

@@ -177,6 +177,12 @@ def start_next_attempt(
     if ended.status != FAILED:
         raise InvalidRequestError(f"TrainJob {ref.name!r} is {ended.status}; only a failed one can be retried")
     request = _restore_code(backend.get_request(ref), backend, ref).without_lookup()
+    if request.context.search is not None:
+        name = request.context.search.key.removeprefix("search/")
+        raise InvalidRequestError(
+            f"TrainJob {ref.name!r} is a trial of search {name!r}, which decides what is tried again; continue the "
+            f"search with `trainjob search {name} --wait`, or extend it by its definition with other limits"
+        )
     if request.context.secret_names:
         names = ", ".join(request.context.secret_names)
         message = f"TrainJob {ref.name!r}: only what has submitted it can start it again: its {names} is not stored"

@@ -17,7 +17,7 @@ from trainer_core.model.jobs import COMPLETE, Category, Observation, Outcome, Pr
 from trainer_core.model.request import SearchEntry
 from trainer_core.search import early_stop
 from trainer_core.search.definition import Asha, Direction, GridSearch, Objective, SearchDefinition
-from trainer_core.search.history import RungReport, SettledTrial, TrialState
+from trainer_core.search.history import ENDS, RungReport, SettledTrial, TrialState
 from trainer_core.search.space import count_cells
 
 #: Why a search has ended: the reasons of its records.
@@ -58,6 +58,7 @@ class EntryView:
         has_processes: Whether processes of it may run, also after its end.
         ending: How it ended. None while it runs, for a record, and if it was deleted before its end was read.
         step: Step that it reported last.
+        is_trained: Whether that is its last step: it only has to end.
     """
 
     number: int
@@ -73,6 +74,7 @@ class EntryView:
     ending: Ending | None = None
     reports: tuple[RungReport, ...] = ()
     step: float | None = None
+    is_trained: bool = False
 
     @property
     def is_live(self) -> bool:
@@ -189,7 +191,9 @@ def apply_observation(view: EntryView, observation: Observation, definition: Sea
     elif progress is not None:
         reports = read_rungs(definition, trial, progress, reports, now)
     step = progress.step if progress and progress.step is not None else view.step
-    return replace(view, status=observation.status, reports=reports, step=step)
+    last = [getattr(definition.stop, "max_step", None), progress.total if progress else None]
+    is_trained = step is not None and any(each is not None and step >= each for each in last)
+    return replace(view, status=observation.status, reports=reports, step=step, is_trained=is_trained)
 
 
 def apply_outcome(view: EntryView, outcome: Outcome, definition: SearchDefinition) -> EntryView:
@@ -285,15 +289,15 @@ def decide(
     lines: Mapping[int, SettledTrial],
     now: float,
     *,
-    lag: int | None = None,
     started: float | None = None,
+    limits_since: float = 0.0,
     settled: dict[int, TrialView] | None = None,
 ) -> Decision:
     """Decide how a search continues.
 
-    `lines` are those that entries carry, `started` is when entry 0 was created if that is deleted, and `lag` how many
-    trials back parameters are chosen from. A trial that can no longer change is added to `settled`; the next
-    decision takes it from there, and its entries may be left out, except the newest one, if `started` is given.
+    `lines` are those that entries carry, `started` is when entry 0 was created if that is deleted, and `limits_since`
+    when the limits were set. A trial that can no longer change is added to `settled`; the next decision takes it from
+    there, and its entries may be left out, except the newest one and records, if `started` is given.
     """
     config = definition.trial_config
     total = config.num_trials
@@ -305,15 +309,21 @@ def decide(
     live = sorted((entry for entry in entries if entry.is_live), key=lambda entry: entry.number)
     timeout = config.timeout
     began = min((entry.created for entry in entries), default=now) if started is None else started
+    # A search that had ended is extended: its time and its first failures are over.
+    is_extended = any(entry.reason not in (None, STOPPED) and entry.status != "Deleted" for entry in entries)
+    began = max(began, limits_since) if is_extended else began
     wake_at = None if timeout is None else began + float(timeout)
-    end = record.reason if record else _find_end(definition, trials, total, wake_at is not None and now >= wake_at)
-    starts = [] if end else _choose_starts(definition, trials, len(live), total, lag)
+    is_timeout = wake_at is not None and now >= wake_at
+    end = record.reason if record else _find_end(definition, trials, total, is_timeout, is_extended)
+    if end is None:
+        trials = {number: _reopen(trial) for number, trial in trials.items()}
+    starts = [] if end else _choose_starts(definition, trials, len(live), total)
     if end is None and not live and not starts:
         end = COMPLETED
     if end is None:
         losers = _find_losers(definition, trials, live)
         return Decision(_build_table(definition, trials, total), (*losers, *starts), wake_at)
-    actions: tuple[SearchAction, ...] = tuple(Stop(entry.number, _explain_end(end)) for entry in live)
+    actions: tuple[SearchAction, ...] = tuple(Stop(entry.number, ENDS.get(end)) for entry in live)
     if not live:
         trials = _build_trials(definition, entries, lines, settled, closing=True)
         actions = (Finish(end),) if record else (Record(end),)
@@ -358,7 +368,8 @@ def _build_trials(
         trials[number] = trial
         last = runs[number][-1] if number in runs else None
         is_known = number in lines or (last is not None and last.ending is not None)
-        if trial.settled is not None and is_known and not closing and not (last and last.is_live):
+        is_over = is_known and not closing and not (last and last.is_live)
+        if trial.settled is not None and is_over and not trial.settled.ended_with_search:
             settled[number] = trial
     return trials
 
@@ -369,6 +380,8 @@ def _build_trial(
     reported = [report for run in runs for report in run.reports]
     reports = _merge_reports(reported + list(line.rungs if line else ()))
     last = runs[-1] if runs else None
+    if line is not None and last is not None and line.ended_with_search and line.job != last.job:
+        line = None  # The search was extended, and the trial runs again.
     # One that is recorded as stopped may complete before it is.
     is_complete = last is not None and last.ending is not None and last.ending.state == "Complete"
     if last is None or (line is not None and not last.is_live and not is_complete):
@@ -435,8 +448,14 @@ def _find_best(objective: Objective, trials: Mapping[int, TrialView]) -> TrialVi
     return None
 
 
+def _reopen(trial: TrialView) -> TrialView:
+    """Return a trial that its search had stopped at its end as one that is due, as the search continues."""
+    is_due = trial.settled is not None and trial.settled.ended_with_search
+    return replace(trial, status="Retrying", settled=None) if is_due else trial
+
+
 def _find_end(
-    definition: SearchDefinition, trials: Mapping[int, TrialView], total: int, is_timeout: bool
+    definition: SearchDefinition, trials: Mapping[int, TrialView], total: int, is_timeout: bool, is_extended: bool
 ) -> str | None:
     """Return why no trial starts, although trials are left."""
     config, objective = definition.trial_config, definition.objective
@@ -453,22 +472,14 @@ def _find_end(
         return FAILED
     first = range(max(_FIRST_TRIALS, config.parallel_trials))
     categories = {failed.get(number) for number in first}
-    if len(categories) == 1 and None not in categories:  # All of them have failed alike.
+    counts_first = config.max_failed_trials is None and not is_extended
+    if counts_first and len(categories) == 1 and None not in categories:  # All of them have failed alike.
         return FAILED
     if not is_timeout:
         return None
     # The trials may have ended in time, and a driver may read them only after it.
-    was_stopped = any(line.reason == _explain_end(TIMEOUT) for line in settled.values())
+    was_stopped = any(line.reason == ENDS[TIMEOUT] for line in settled.values())
     return TIMEOUT if len(settled) < total or was_stopped else None
-
-
-def _explain_end(reason: str) -> str | None:
-    """Return why a run is stopped with its search; None if it is cancelled."""
-    return {
-        GOAL: "another trial has reached the goal of the search",
-        TIMEOUT: "the time of the search is over",
-        FAILED: "the search has failed",
-    }.get(reason)
 
 
 def _find_losers(
@@ -479,13 +490,11 @@ def _find_losers(
     objective = definition.objective
     reports = [report for trial in trials.values() for report in trial.reports]
     losers = early_stop.find_losers(definition.stop, definition.direction.value, reports)
-    running = [entry for entry in live if entry.ending is None and entry.trial in losers]
+    running = [entry for entry in live if entry.ending is None and not entry.is_trained and entry.trial in losers]
     return [Stop(entry.number, f"{objective.metric} {losers[int(entry.trial or 0)].reason}") for entry in running]
 
 
-def _choose_starts(
-    definition: SearchDefinition, trials: Mapping[int, TrialView], live: int, total: int, lag: int | None
-) -> list[Start]:
+def _choose_starts(definition: SearchDefinition, trials: Mapping[int, TrialView], live: int, total: int) -> list[Start]:
     """Return the runs for the free slots: retries, then promotions, then new trials."""
     free = definition.trial_config.parallel_trials - live
     due = [trial for trial in trials.values() if trial.status == "Retrying"]
@@ -500,7 +509,7 @@ def _choose_starts(
         starts.append(promotion)
         free -= 1
     for number in range(len(trials), min(total, len(trials) + max(0, free))):
-        start = _start_new(definition, trials, number, lag)
+        start = _start_new(definition, trials, number)
         if start:
             starts.append(start)
         if definition.uses_history:
@@ -555,11 +564,9 @@ def _build_start(policy: Asha, number: int, parameters: Mapping[str, Any] | None
     return Start(number, parameters, rung, steps[rung]) if rung < len(steps) else Start(number, parameters)
 
 
-def _start_new(
-    definition: SearchDefinition, trials: Mapping[int, TrialView], number: int, lag: int | None
-) -> Start | None:
+def _start_new(definition: SearchDefinition, trials: Mapping[int, TrialView], number: int) -> Start | None:
     """Return the start of a new trial; None while its parameters need results that do not exist yet."""
-    policy = _get_promoting_policy(definition)
+    policy, lag = _get_promoting_policy(definition), definition.lag
     start = _build_start(policy, number, None, 0) if policy else Start(number)
     if not definition.uses_history:
         return start

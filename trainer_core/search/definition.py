@@ -243,7 +243,8 @@ class MedianStop:
 
     Args:
         min_step: The first step at which trials are compared. Default 1.
-        every: Number of steps between two comparisons. The default doubles the step each time.
+        every: Number of steps between two comparisons, of which there are 20: a trial that comes further is compared no
+            more. The default doubles the step each time.
         min_trials: Number of other trials that must have passed the step. Default 5.
 
     Raises:
@@ -340,6 +341,14 @@ class SearchDefinition:
     def uses_history(self) -> bool:
         """Whether parameters are chosen from the results of other trials."""
         return isinstance(self.algorithm, OptunaSampler)
+
+    @property
+    def lag(self) -> int | None:
+        """How many trials back parameters are chosen from. None: from those that have ended."""
+        given = self.algorithm.lag if isinstance(self.algorithm, OptunaSampler) else "any"
+        default = "any" if self.stop else max(1, 3 * self.trial_config.parallel_trials // 2)
+        chosen = given or default
+        return None if chosen == "any" else int(chosen)
 
     def limits(self) -> dict[str, Any]:
         """Return what may change when the search is continued: the limits and the goal."""

@@ -49,7 +49,7 @@ from trainer_core.model.jobs import (
 from trainer_core.model.request import Context, Owner, SearchEntry, TrackingRequest, TrainJobRequest
 from trainer_core.search import decisions, sampling, snapshot, template as templates
 from trainer_core.search.decisions import EntryView, Record, SearchTable, Start, Stop, TrialView
-from trainer_core.search.definition import OptunaSampler, SearchDefinition
+from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.history import SettledTrial, parse_lines
 from trainer_core.search.parameters import check_trial
 from trainer_core.search.results import SearchOutcome
@@ -70,6 +70,8 @@ _LIST_SECONDS = 30.0
 _PROGRESS_SECONDS, _OBSERVE_SECONDS = 2.0, 30.0
 #: Seconds between two reads of the processes of a trial that has ended.
 _PROCESS_SECONDS = 0.2
+#: Seconds of a submit during which this process may have been stopped.
+_STOPPED_SECONDS = 1.0
 #: Seconds until a step is repeated after the backend did not answer.
 _RETRY_SECONDS = 2.0
 #: Number of times that an entry of another driver is found in a row before this is an error.
@@ -136,7 +138,7 @@ class SearchDriver:
         #: Those that a decision needs: of trials that have not settled, the records, and the newest one.
         self._open: dict[int, _Entry] = {}
         self._settled: dict[int, TrialView] = {}
-        #: Numbers of entries that were deleted before this driver has seen them.
+        #: Numbers of entries that were deleted before this driver has seen them, or that another search has.
         self._gaps: set[int] = set()
         self._lines: dict[int, SettledTrial] = {}
         #: The newest entry with the lines of all trials: its number, and the trials.
@@ -182,17 +184,20 @@ class SearchDriver:
         definition: SearchDefinition | None = None,
         template: TrainJobRequest | None = None,
     ) -> SearchDriver:
-        own = [job for job in jobs if job[1].context.owner and job[1].context.owner.generation == owner.generation]
+        own = snapshot.select_jobs(owner.key, jobs, owner.generation)
+        is_found = definition is None or template is None
         if definition is None or template is None:
             definition, template = _read_definition(owner, own)
         template = client.backend.resolve_request(templates.strip_template(template))
         if isinstance(client.config, ClusterConfig):
             templates.check_project_size(template, definition.trial_config.num_trials)
         driver = cls(client, owner, definition, template)
-        driver._check_same_search(own)
-        driver._read_settings([request.context.search for _, request, _ in own if request.context.search])
+        if own and not is_found:
+            templates.check_same_search(_get_newest(own), template, definition)
+        driver._read_settings([section for section, _ in own])
         driver._run = driver._open_run()
-        for job in jobs:
+        names = {ref.name for _, (ref, _, _) in own}
+        for job in [*(job for _, job in own), *(job for job in jobs if job[0].name not in names)]:
             driver._add(*job)
         client.repeat_while_unavailable(_LISTING, driver._verify_gaps)
         best = driver._decide().table.best
@@ -373,8 +378,8 @@ class SearchDriver:
             [entry.view for entry in self._open.values()],
             self._lines,
             time.time(),
-            lag=self.lag,
             started=self.started or None,
+            limits_since=self._limits_since,
             settled=self._settled,
         )
         newest = max(self._open, default=-1)
@@ -423,9 +428,19 @@ class SearchDriver:
         if request.context.owner.generation != self.owner.generation:
             self._others.append((ref, request))
             return
+        if section.started != self.started and not self._entries:  # Another driver was the first.
+            templates.check_same_search(request, self.template, self.definition)
+            self._adopt(section)
+        if section.started != self.started:  # Of another search, which was deleted before this one began, or after it.
+            self._check_exists()
+            self._gaps.add(section.entry)
+            return
         if section.entry % _FULL_TABLE == 0 and section.entry > self._full_table[0]:
             self._full_table = section.entry, {line[0] for line in section.settled}
-        self._lines |= parse_lines(line for line in section.settled if line and line[0] not in self._lines)
+        known = self._lines
+        self._lines |= parse_lines(
+            line for line in section.settled if line[0] not in known or known[line[0]].ended_with_search
+        )
         section = section.model_copy(update={"settled": ()})
         entry = _Entry(decisions.view_entry(ref.name, section), ref, section, wait_state.start(ref, time.monotonic()))
         self._entries[section.entry] = self._open[section.entry] = entry
@@ -438,36 +453,21 @@ class SearchDriver:
         if section.kind == "run":
             self._apply(entry, observation)
 
-    def _check_same_search(self, jobs: Sequence[snapshot.SearchJob]) -> None:
-        for _, request, _ in jobs:
-            if (
-                request.context.search
-                and request.context.search.kind == "run"
-                and request.context.search.digest != self.digest
-            ):
-                other = SearchDefinition.from_dict(request.context.search.definition)
-                templates.check_same_search(
-                    self.owner.key, (templates.restore_template(request), other), (self.template, self.definition)
-                )
-                return
-
     def _read_settings(self, sections: Iterable[SearchEntry]) -> None:
-        """Read what the first driver has decided for all: seed and lag."""
+        """Read since when the limits hold, and what the first driver has decided for all."""
         newest = snapshot.find_limits(sections)
-        self.started = newest.started if newest else 0.0
         self._limits_since = newest.limits_since if newest else time.time()
         if newest is not None and SearchDefinition.from_dict(newest.definition).limits() != self.definition.limits():
             self._limits_since = max(time.time(), newest.limits_since + 0.001)
-        if newest is not None:
-            self.seed, self.lag = newest.seed, newest.lag
-            return
-        algorithm = self.definition.algorithm
-        state = getattr(algorithm, "random_state", None)
+        state = getattr(self.definition.algorithm, "random_state", None)
         self.seed = naming.hash_owner_key(self.owner.key) if state is None else str(state)
-        self.lag = None
-        if isinstance(algorithm, OptunaSampler) and algorithm.lag != "any":
-            default = None if self.definition.stop else max(1, 3 * self.definition.trial_config.parallel_trials // 2)
-            self.lag = algorithm.lag or default
+        self.started = 0.0
+        if newest is not None:
+            self._adopt(newest)
+
+    def _adopt(self, section: SearchEntry) -> None:
+        """Take over what the first driver has decided for all."""
+        self.started, self.seed, self.digest = section.started, section.seed, section.digest
 
     # Observing
 
@@ -584,10 +584,15 @@ class SearchDriver:
         if self._run is not None and (parent := self._run.find_parent()):
             tracking = self._run.tracking.model_copy(update={"parent_run_id": parent})
             request = request.with_fields(tracking=tracking)
-        ref = self.client.submit(request)
-        if not self._add_created(ref, entry):
+        if not self._submit(entry, lambda: self.client.submit(request)):
             return False
-        _log.info("Search %s: trial %d starts as %s with %s", self.name, start.trial, ref.name, dict(parameters))
+        _log.info(
+            "Search %s: trial %d starts as %s with %s",
+            self.name,
+            start.trial,
+            self._entries[entry.entry].view.job,
+            dict(parameters),
+        )
         return True
 
     def _create_record(self, reason: str, table: SearchTable, lines: Mapping[int, SettledTrial] | None = None) -> bool:
@@ -595,8 +600,7 @@ class SearchDriver:
         suspend = "Suspend" in self.client.backend.accepts
         request = templates.build_record(self.template, self.owner, entry, suspend)
         # Not by the client, which would track it as a run.
-        ref = self.client.backend.submit(request)
-        return self._add_created(ref, entry)
+        return self._submit(entry, lambda: self.client.backend.submit(request))
 
     def _build_entry(self, lines: Mapping[int, SettledTrial], **fields: Any) -> SearchEntry:
         number = max(max(self._entries, default=-1), max(self._gaps, default=-1)) + 1
@@ -614,7 +618,7 @@ class SearchDriver:
             created=now,
             started=self.started,
             seed=self.seed,
-            lag=self.lag,
+            lag=self.definition.lag,
             definition=self.definition.to_dict(),
             limits_since=self._limits_since,
             digest=self.digest,
@@ -622,14 +626,37 @@ class SearchDriver:
             **fields,
         )
 
-    def _add_created(self, ref: TrainJobRef, entry: SearchEntry) -> bool:
-        """Add an entry; return whether it is the one of this driver, and not another one that took the number."""
-        self._read(ref)
-        added = self._entries.get(entry.entry)
-        if added is not None and added.section.created == entry.created and added.section.kind == entry.kind:
-            return True
-        self._list_entries()
-        return False
+    def _submit(self, entry: SearchEntry, send: Callable[[], TrainJobRef]) -> bool:
+        """Create an entry; return whether it is the one of this driver, and not another one that took the number."""
+        began = time.time()
+        self._check_exists()
+        ref = send()
+        try:
+            request = self.client.get_job_request(ref)
+        except JobNotFoundError:
+            self._check_exists()
+            raise
+        found = request.context.search
+        is_own = found is not None and (found.created, found.kind) == (entry.created, entry.kind)
+        if is_own and time.time() - began > _STOPPED_SECONDS:
+            try:
+                self._check_exists()
+            except JobNotFoundError:
+                self.client.delete_job(ref)
+                raise
+        self._add(ref, request, self.client.observe(ref))
+        if not is_own:
+            self._list_entries()
+        return is_own
+
+    def _check_exists(self) -> None:
+        """Raise if the search was deleted, such as while this process was stopped: it is not begun again."""
+        for number in sorted(self._entries, reverse=True):
+            with suppress(JobNotFoundError):
+                self.client.backend.get_request(self._entries[number].ref)
+                return
+        if self._entries:
+            raise JobNotFoundError(f"search {self.name!r} was deleted while this process drove it; start it again")
 
     def _stop_all(self, decision: decisions.Decision, create: bool) -> bool:
         """Stop the runs of a decision; return whether no other driver has taken the number of a record."""
@@ -651,7 +678,8 @@ class SearchDriver:
         return {
             view.trial: decisions.build_stopped_line(trials[view.trial], why)
             for view, why in stops
-            if view.trial is not None and why is not None and view.ending is None and view.trial not in self._lines
+            if view.trial is not None and why is not None and view.ending is None
+            if view.trial not in self._lines or self._lines[view.trial].job != view.job
         }
 
     def _stop(self, stops: Iterable[Stop]) -> None:
@@ -718,12 +746,17 @@ def _get_name(owner: Owner) -> str:
     return owner.key.removeprefix("search/")
 
 
-def _read_definition(owner: Owner, jobs: Sequence[snapshot.SearchJob]) -> tuple[SearchDefinition, TrainJobRequest]:
-    sections = [request.context.search for _, request, _ in jobs if request.context.search]
-    runs = [request for _, request, _ in jobs if request.context.search and request.context.search.kind == "run"]
-    limits = snapshot.find_limits(sections)
-    if not runs or limits is None:
+def _read_definition(
+    owner: Owner, entries: Sequence[tuple[SearchEntry, snapshot.SearchJob]]
+) -> tuple[SearchDefinition, TrainJobRequest]:
+    limits = snapshot.find_limits(section for section, _ in entries)
+    if limits is None:
         name = _get_name(owner)
         raise JobNotFoundError(f"search {name!r} does not exist; `trainjob searches` lists the existing ones")
-    newest = max(runs, key=lambda request: request.context.search.entry if request.context.search else 0)
-    return SearchDefinition.from_dict(limits.definition), templates.restore_template(newest)
+    return SearchDefinition.from_dict(limits.definition), templates.restore_template(_get_newest(entries))
+
+
+def _get_newest(entries: Sequence[tuple[SearchEntry, snapshot.SearchJob]]) -> TrainJobRequest:
+    """Return the request of the newest trial; of a record, which has no template, only if no trial is left."""
+    _, (_, request, _) = max(entries, key=lambda entry: (entry[0].kind == "run", entry[0].entry))
+    return request

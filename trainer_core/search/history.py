@@ -8,6 +8,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from trainer_core.base.errors import InvalidRequestError
 
+#: Why a trial was stopped at the end of its search, by the reason of the search's record.
+ENDS = {
+    "goal": "another trial has reached the goal of the search",
+    "timeout": "the time of the search is over",
+    "failed": "the search has failed",
+}
 #: How a trial ended. Lost: it failed for a reason that says nothing about its parameters, such as a lost node.
 TrialState: TypeAlias = Literal["Complete", "StoppedEarly", "Failed", "Lost"]
 
@@ -45,6 +51,11 @@ class SettledTrial:
     #: Why it failed or was stopped, in one line. None for other states.
     reason: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def ended_with_search(self) -> bool:
+        """Whether the end of its search has stopped it: it runs again if the search is extended."""
+        return self.state == "StoppedEarly" and self.reason in ENDS.values()
 
     def to_line(self) -> list[Any]:
         """Return the plain data, as a list because a request carries a line for each trial."""

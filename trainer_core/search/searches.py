@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainer_core.base import naming
 from trainer_core.base.errors import InvalidRequestError, JobNotFoundError, WaitTimeoutError
 from trainer_core.definition.template import TrainJobTemplate
-from trainer_core.model.jobs import SEARCH_LABEL, SEARCH_RECORD_LABEL, Event, TrainJob
+from trainer_core.model.jobs import SEARCH_LABEL, Event, TrainJob
 from trainer_core.model.request import Owner, TrainJobRequest
 from trainer_core.search import snapshot, tables, template as templates
 from trainer_core.search.definition import SearchDefinition
@@ -77,10 +77,10 @@ class Searches:
     def list_jobs(self) -> list[OptimizationJob]:
         """Return all searches, newest first."""
         keys: dict[str, str] = {}
-        jobs = self.client.list_jobs()
+        jobs = self.client.backend.list_jobs()  # Also records, of which a search without trials consists.
         for job in jobs:
             label = job.labels.get(SEARCH_LABEL)
-            if label is not None and label not in keys and SEARCH_RECORD_LABEL not in job.labels:
+            if label is not None and label not in keys:
                 section = self.client.get_job_request(job.name).context.search
                 if section is not None:
                     keys[label] = section.key

@@ -65,6 +65,24 @@ def find_newest_generation(jobs: Iterable[SearchJob]) -> str | None:
     return newest
 
 
+def select_jobs(key: str, jobs: Iterable[SearchJob], generation: str | None) -> list[tuple[SearchEntry, SearchJob]]:
+    """Return the entries of a generation, by number.
+
+    Of several searches only the one that began last counts: a process that was stopped for a while may create an entry
+    of a search that was deleted, beside those of a new one of its name.
+    """
+    found = [
+        (request.context.search, (ref, request, observation))
+        for ref, request, observation in jobs
+        if request.context.search
+        and request.context.search.key == key
+        and request.context.owner
+        and request.context.owner.generation == generation
+    ]
+    began = max((section.started for section, _ in found), default=0.0)
+    return sorted((each for each in found if each[0].started == began), key=lambda each: each[0].entry)
+
+
 def find_limits(entries: Iterable[SearchEntry]) -> SearchEntry | None:
     """Return the entry whose limits were set last; of several ones the newest."""
     return max(entries, key=lambda entry: (entry.limits_since, entry.entry), default=None)
@@ -74,22 +92,14 @@ def build_snapshot(key: str, jobs: Sequence[SearchJob], generation: str | None, 
     """Return a search from its TrainJobs, of which at least one must be an entry of it."""
     if generation is None:
         generation = find_newest_generation(jobs)
-    entries = [
-        (request.context.search, ref, observation)
-        for ref, request, observation in jobs
-        if request.context.search
-        and request.context.search.key == key
-        and request.context.owner
-        and request.context.owner.generation == generation
-    ]
-    entries.sort(key=lambda entry: entry[0].entry)
-    newest = find_limits(section for section, _, _ in entries)
+    entries = select_jobs(key, jobs, generation)
+    newest = find_limits(section for section, _ in entries)
     if newest is None:
         raise JobNotFoundError(f"search {key!r} has no TrainJob")
     definition = SearchDefinition.from_dict(newest.definition)
     lines: dict[int, SettledTrial] = {}
     views = []
-    for section, ref, observation in entries:
+    for section, (ref, _, observation) in entries:
         lines.update(parse_lines(section.settled))
         view = decisions.view_entry(ref.name, section)
         if section.kind == "run":
@@ -97,5 +107,7 @@ def build_snapshot(key: str, jobs: Sequence[SearchJob], generation: str | None, 
             if observation.outcome is not None:
                 view = replace(decisions.apply_outcome(view, observation.outcome, definition), has_processes=False)
         views.append(view)
-    decision = decisions.decide(definition, views, lines, now, lag=newest.lag, started=newest.started or None)
+    decision = decisions.decide(
+        definition, views, lines, now, started=newest.started or None, limits_since=newest.limits_since
+    )
     return SearchSnapshot(definition, decision.table)

@@ -128,22 +128,30 @@ def compute_digest(template: TrainJobRequest, definition: SearchDefinition) -> s
     return hashlib.sha256(f"{definition.digest()}/{work}".encode()).hexdigest()[:16]
 
 
-def check_same_search(
-    key: str, one: tuple[TrainJobRequest, SearchDefinition], other: tuple[TrainJobRequest, SearchDefinition]
-) -> None:
-    """Raise if two searches with the same key differ in more than their limits."""
-    if compute_digest(*one) == compute_digest(*other):
+def check_same_search(entry: TrainJobRequest, template: TrainJobRequest, definition: SearchDefinition) -> None:
+    """Raise if the search of an entry differs from another one with its key in more than the limits."""
+    section = entry.context.search
+    if section is None or section.digest == compute_digest(template, definition):
         return
-    fields = one[1].list_differences(other[1])
-    fields += [f"trial.{path}" for path in _build_example(*one).list_differences(_build_example(*other))]
+    other = SearchDefinition.from_dict(section.definition)
+    fields = other.list_differences(definition)
+    if section.kind == "run":
+        one, two = _build_example(restore_template(entry), other), _build_example(template, definition)
+        if not fields and one.fingerprint() == two.fingerprint():
+            return  # Another release has computed the digest.
+        fields += [f"trial.{path}" for path in one.list_differences(two)]
+    name = section.key.removeprefix("search/")
     raise ConflictError(
-        f"search {key.removeprefix('search/')!r} exists with another definition; it differs in: {', '.join(fields)}. "
-        "Choose another name, or delete it first"
+        f"search {name!r} exists with another definition; it differs in: {', '.join(fields or ['trial'])}. "
+        f"Choose another name, or delete it first (`trainjob search {name} --delete`)"
     )
 
 
 def check_continuable(request: TrainJobRequest) -> None:
-    """Raise if the files of a function's project are not stored with its jobs."""
+    """Raise if no trial is left to take the template from, or the files of its project are not stored with the jobs."""
+    code = request.work.trainer.code if request.work.trainer else None
+    if code is not None and code.text == _RECORD_CODE:
+        raise InvalidRequestError("no TrainJob of a trial of this search is left; continue it by its definition")
     project = request.project
     if project is not None and not project.archive and not project.uri:
         raise InvalidRequestError(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainer_core.backends.local import environments
 from trainer_core.backends.local.job_queue import JobQueue
@@ -29,36 +29,69 @@ def remove_old_jobs(state: StateFolder, keep: int, keep_days: float) -> list[str
         # Only the age counts, and thousands of jobs need not be read.
         jobs = [(changed, folder) for changed, folder in jobs if now - changed > keep_days * _DAY_SECONDS]
     finished = [(changed, folder) for changed, folder in jobs if _has_ended(JobFolder(folder), now - changed)]
-    is_open: dict[str, bool] = {}
-    old = [
-        folder
+    # True for one that is too old, False for one too many.
+    beyond = {
+        folder: now - changed > keep_days * _DAY_SECONDS
         for rank, (changed, folder) in enumerate(finished)
-        if now - changed > keep_days * _DAY_SECONDS or (rank >= keep and not _is_needed(state, folder, is_open))
-    ]
-    for folder in old:
+        if rank >= keep or now - changed > keep_days * _DAY_SECONDS
+    }
+    searches: dict[str, _Search] = {}
+    old = [folder for folder, is_old in beyond.items() if not _is_needed(state, folder, is_old, beyond, searches)]
+    for folder in reversed(old):  # The record of a search after its trials: without it the search has not ended.
         state.remove_folder(folder)
     return [folder.name for folder in old]
 
 
-def _is_needed(state: StateFolder, folder: Path, is_open: dict[str, bool]) -> bool:
-    """Return whether a job belongs to a search that has not ended: its jobs are its only state."""
+class _Search(NamedTuple):
+    """A search whose jobs are its only state."""
+
+    #: Whether it has not ended.
+    is_open: bool
+    #: The best trial of each generation whose record stays, and those that no entry has as ended yet.
+    spared: frozenset[str]
+
+
+def _is_needed(
+    state: StateFolder, folder: Path, is_old: bool, beyond: Collection[Path], searches: dict[str, _Search]
+) -> bool:
+    """Return whether a job is spared: the best of a search, and, unless they are old, all of one that has not ended."""
     marker = next((path.name for path in folder.glob("search-*")), None)
-    if marker is not None and marker not in is_open:
-        is_open[marker] = _is_search_open(state, marker)
-    return marker is not None and is_open[marker]
+    if marker is None:
+        return False
+    if marker not in searches:
+        searches[marker] = _read_search(state, marker, {path.name for path in beyond})
+    return folder.name in searches[marker].spared or (searches[marker].is_open and not is_old)
 
 
-def _is_search_open(state: StateFolder, marker: str) -> bool:
-    """Return whether the newest job of a search, in one of its generations, trains and does not close it."""
-    newest: dict[str | None, tuple[int, bool]] = {}
+def _read_search(state: StateFolder, marker: str, beyond: Collection[str]) -> _Search:
+    generations: dict[str | None, list[tuple[int, str, dict[str, Any]]]] = {}
     for folder in map(state.job_folder, state.list_job_names()):
         if (folder.path / marker).exists():
             with suppress(OSError, ValueError, LookupError, TypeError):
                 request = read_json(folder.request)
-                entry, generation = request["search"], request["owner"].get("generation")
-                found = entry["entry"], entry.get("kind") == "record" and entry.get("reason") != "stopped"
-                newest[generation] = max(newest.get(generation, (-1, False)), found)
-    return not all(is_closed for _, is_closed in newest.values())
+                entries = generations.setdefault(request["owner"].get("generation"), [])
+                entries.append((request["search"]["entry"], folder.path.name, request["search"]))
+    is_open, spared = False, set[str]()
+    for entries in generations.values():
+        _, newest, section = max(entries)
+        is_running = section.get("kind") != "record" or section.get("reason") == "stopped"
+        is_open |= is_running
+        spared.update(_list_spared(entries) if is_running or newest not in beyond else ())
+    return _Search(is_open, frozenset(spared))
+
+
+def _list_spared(entries: list[tuple[int, str, dict[str, Any]]]) -> Iterator[str]:
+    """Yield the jobs of the best trial, and of those that no entry has as ended: one of them may be the best."""
+    lines = {line[0]: line for _, _, entry in sorted(entries) for line in entry.get("settled", ())}
+    yield from (name for _, name, entry in entries if entry.get("trial") is not None and entry["trial"] not in lines)
+    objective = max(entries)[2]["definition"]["objectives"][0]
+    choose = max if objective.get("direction") == "maximize" else min
+    for state in ("Complete", "StoppedEarly"):
+        # A line is (trial, state, value, rungs, parameters, job, …).
+        found = [line for _, line in sorted(lines.items()) if line[1] == state and line[2] is not None]
+        if found:
+            yield choose(found, key=lambda line: line[2])[5] or ""
+            return
 
 
 def remove_unused_environments(state: StateFolder) -> None:
