@@ -56,7 +56,7 @@ def build_spec(
     trainer_args = get_func_args(definition)
     overrides = {} if func_args is None or is_late else check_func_args(func_args)
     all_args = _replace_upstream_results({**trainer_args, **overrides})
-    if is_late:
+    if is_late or isinstance(func_args, PartialArgs):
         definition = _set_func_args(definition, PartialArgs(all_args))
     elif all_args:
         definition = _set_func_args(definition, all_args)

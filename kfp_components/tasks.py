@@ -33,6 +33,7 @@ from trainer_core.definition.initializers import Initializer
 from trainer_core.definition.request_builder import Option, Trainer
 from trainer_core.definition.trainers import CustomTrainer, trainer_from_dict
 from trainer_core.model.config import config_from_dict
+from trainer_core.model.func_args import PartialArgs
 from trainer_core.model.request import Project
 from trainer_core.model.runtimes import Runtime
 from trainer_core.packaging import code_location
@@ -148,11 +149,18 @@ def search_task(
         algorithm=algorithm,
         stop=stop,
     )
-    if not _holds_parameter(search_space):
-        trainer = add_example(trainer, parse_space(search_space))
+    known = _parse_known(search_space)
+    trainer, late = add_example(trainer, known), [name for name, each in (known or {}).items() if each is None]
     definition = {"runtime": runtime, "trainer": trainer, "initializer": initializer, "options": options}
     spec = copy.deepcopy(search.component_spec)
-    return _add_task(search, spec, definition, backend, {**inputs, **parts})
+    return _add_task(search, spec, definition, backend, {**inputs, **parts}, late)
+
+
+def _parse_known(space: Any) -> dict[str, Any] | None:
+    """Return the distributions by parameter, None for one that a pipeline parameter decides; None if it decides all."""
+    if not isinstance(space, Mapping) or _holds_parameter(list(space)):
+        return None
+    return {name: None if _holds_parameter(each) else parse_space({name: each})[name] for name, each in space.items()}
 
 
 def _holds_parameter(value: Any) -> bool:
@@ -162,9 +170,17 @@ def _holds_parameter(value: Any) -> bool:
 
 
 def _add_task(
-    component: Component, spec: ComponentSpec, definition: Mapping[str, Any], backend: Any, inputs: dict[str, Any]
+    component: Component,
+    spec: ComponentSpec,
+    definition: Mapping[str, Any],
+    backend: Any,
+    inputs: dict[str, Any],
+    late: Sequence[str] = (),
 ) -> dsl.PipelineTask:
-    """Package a definition and add a task of a component with it; `spec` is a copy of the component's."""
+    """Package a definition and add a task of a component with it; `spec` is a copy of the component's.
+
+    The values of the arguments `late` are known when the task runs.
+    """
     settings = inputs.get("backend_config")
     if isinstance(backend, str) and settings is not None and not _holds_parameter(settings):
         config_from_dict(backend, settings)
@@ -174,8 +190,8 @@ def _add_task(
         # A pipeline parameter is known when the task runs, and checked there.
         **{**definition, "backend": backend_for(backend) if isinstance(backend, str) else None, "trainer": trainer}
     )
-    for name in placeholders:
-        del request["trainer"]["code"]["args"][name]
+    for name in (*placeholders, *late):
+        request["trainer"].get("code", {}).get("args", {}).pop(name, None)
     # A pipeline parameter equals every text.
     if isinstance(backend, str) and backend in ("local", "debug"):
         # The step's own container trains: what is set on the task is for it.
@@ -315,7 +331,9 @@ def _merge_func_args(trainer: Trainer | Mapping[str, Any] | None, func_args: Fun
     else:
         late = set()
     placeholders = sorted(late)
-    return replace(trainer, func_args={**known, **dict.fromkeys(placeholders)}), placeholders
+    args = {**known, **dict.fromkeys(placeholders)}
+    is_partial = isinstance(trainer.func_args, PartialArgs)
+    return replace(trainer, func_args=PartialArgs(args) if is_partial else args), placeholders
 
 
 def _list_required_names(trainer: CustomTrainer) -> set[str]:

@@ -16,6 +16,7 @@ from airflow_provider.trigger_event import JobEvent
 from trainer_core.base import validation
 from trainer_core.base.errors import JobNotFoundError, TrainerError
 from trainer_core.definition.trainers import CustomTrainer
+from trainer_core.model.func_args import PartialArgs
 from trainer_core.model.jobs import RUNNING, TrainJobRef
 from trainer_core.search.definition import Direction, SearchDefinition, build_search_data
 from trainer_core.search.space import parse_space, scale
@@ -105,8 +106,10 @@ class SearchOperator(TrainJobOperator):
             stop=stop,
         )
         examples = _build_examples(search["search_space"], kwargs.get("trainer"))
-        checked = {**examples, **func_args} if examples and isinstance(func_args, Mapping) else func_args or examples
-        super().__init__(func_args=checked or None, **kwargs)
+        checked: Any = func_args
+        if examples is not None and (func_args is None or isinstance(func_args, Mapping)):
+            checked = type(examples)({**examples, **(func_args or {})})
+        super().__init__(func_args=checked, **kwargs)
         self.func_args = func_args
         self.search = search
         self._driver: SearchDriver | None = None
@@ -205,13 +208,16 @@ def _has_template(value: Any) -> bool:
     return any("{{" in leaf if isinstance(leaf, str) else spec.is_upstream_result(leaf) for leaf in leaves)
 
 
-def _build_examples(space: Any, trainer: Any) -> dict[str, Any]:
-    """Return a value of each parameter that the function's arguments lack, with which its signature is checked."""
-    if _has_template(space):
-        return {}
+def _build_examples(space: Any, trainer: Any) -> dict[str, Any] | None:
+    """Return a value of each parameter that the function's arguments lack, with which its signature is checked.
+
+    It is None for a parameter whose values are known later. None for a trainer without a function.
+    """
     definition = spec.parse_template_yaml("trainer", trainer) if isinstance(trainer, str) else trainer
     if not isinstance(definition, CustomTrainer) and not (isinstance(definition, Mapping) and "func" in definition):
-        return {}
+        return None
+    if not isinstance(space, Mapping) or _has_template(list(space)):
+        return PartialArgs()
     given = spec.get_func_args(definition)
-    parsed = parse_space(space)
-    return {name: scale(each, 0.0) for name, each in parsed.items() if "." not in name and name not in given}
+    values = {name: None if _has_template(each) else parse_space({name: each})[name] for name, each in space.items()}
+    return {name: each and scale(each, 0.0) for name, each in values.items() if "." not in name and name not in given}

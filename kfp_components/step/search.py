@@ -22,6 +22,7 @@ from trainer_core.model.request import Owner
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.driver import SearchDriver
 from trainer_core.search.results import SearchOutcome
+from trainer_core.search.tables import name_columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,9 @@ def _write_trials(task: Task, outcome: SearchOutcome, definition: SearchDefiniti
     names, metrics = list(definition.space), [each.metric for each in definition.objectives]
     with task.get_artifact("trials").require_path().open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
-        table.writerow(("trial", "status", *metrics, *names, "seconds", "gpu_hours", "job", "reason"))
+        others = ("trial", "status", *metrics, "seconds", "gpu_hours", "job", "reason")
+        columns = name_columns(names, others).values()
+        table.writerow((*others[: 2 + len(metrics)], *columns, *others[2 + len(metrics) :]))
         for trial in outcome.trials:
             reported = {each.name: each.latest for each in trial.metrics}
             own = [reported.get(name) for name in metrics]

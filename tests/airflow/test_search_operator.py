@@ -286,6 +286,24 @@ def test_numbers_of_the_search_can_be_templates(home, client):
     assert len(list_trials(client)) == 2
 
 
+def needs(x: float, kind: str) -> dict[str, float]:
+    return {"loss": x}
+
+
+@pytest.mark.parametrize("space", [{"x": {"uniform": [0, "{{ params.high }}"]}, "kind": ["a"]}, "{{ params.space }}"])
+def test_a_space_can_have_templates_for_arguments_without_a_default(space):
+    operator = SearchOperator(task_id="tune", trainer=CustomTrainer(needs), runtime="python", search_space=space)
+    assert operator.search == {"search_space": space}
+    assert operator.spec["trainer"]["code"].get("args", {}) == {}
+
+
+def test_an_unknown_parameter_is_refused_also_if_its_values_are_templates():
+    with pytest.raises(ValueError, match="needs has no parameter z"):
+        SearchOperator(
+            task_id="tune", trainer=CustomTrainer(needs), runtime="python", search_space={"z": ["{{ ds }}"], "x": [1]}
+        )
+
+
 def test_the_definition_is_plain_data_in_the_rendered_template():
     operator = build()
     assert json.loads(json.dumps(operator.search)) == {

@@ -25,6 +25,9 @@ def wait(x=1.0, gate=""):
         time.sleep(0.02)
     return {"loss": x * x}
 
+def double(loss=1.0, job=""):
+    return {"loss": 2 * loss}
+
 def fail(x=1.0):
     raise ValueError("no <data>")
 """
@@ -181,6 +184,26 @@ def test_a_definition_becomes_inputs_that_can_be_read(tmp_path):
 def test_an_invalid_definition_is_refused_when_the_pipeline_is_compiled(arguments, message):
     with pytest.raises(ValueError, match=message):
         search_task(trainer=CustomTrainer(square), **arguments)
+
+
+def test_a_space_can_have_pipeline_parameters_for_arguments_without_a_default(tmp_path):
+    @dsl.pipeline
+    def pipeline(high: float = 2.0, space: dict = {}):  # noqa: B006 -- KFP takes its default from here
+        search_task(trainer=CustomTrainer(square), search_space={"x": {"uniform": [0, high]}, "kind": ["a"]})
+        search_task(trainer=CustomTrainer(square), search_space=space)
+        with pytest.raises(ValueError, match="square has no parameter z"):
+            search_task(trainer=CustomTrainer(square), search_space={"x": [1], "kind": ["a"], "z": [high]})
+
+    tasks = compiled(pipeline, tmp_path)[0]["root"]["dag"]["tasks"].values()
+    requests = [task["inputs"]["parameters"]["request"]["runtimeValue"]["constant"] for task in tasks]
+    assert [request["trainer"]["code"].get("args") for request in requests] == [{"kind": "a"}, {}]
+
+
+def test_a_column_of_the_table_is_of_one_value_also_if_a_parameter_is_called_like_the_objective(search):
+    tuned = search(name="double", space={"loss": [2.0], "job": ["a"]}, trials=1)
+    tuned.run()
+    header = tuned.artifact("trials").read_text().splitlines()[0]
+    assert header == "trial,status,loss,param.loss,param.job,seconds,gpu_hours,job,reason"
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from trainer_core import (
 from trainer_core.backends import backend_class
 from trainer_core.base.errors import InvalidRequestError
 from trainer_core.definition.request_builder import build_request
-from trainer_core.model.request import MoreMemory, Owner, SearchEntry, TrainJobRequest
+from trainer_core.model.request import Checkpoints, MoreMemory, Owner, SearchEntry, TrainJobRequest
 from trainer_core.model.restart_rules import RestartRules
 from trainer_core.search import template as templates
 from trainer_core.search.definition import SearchDefinition
@@ -111,7 +111,37 @@ def test_the_template_of_a_search_is_found_again_in_each_of_its_runs(template: T
     assert again.work.trainer == run_trial(template, **{"lr": 0.75, "opt.decay": 0.1}).work.trainer
 
 
-@pytest.mark.parametrize(("template", "message"), [(FUNCTION, r"Checkpoints\(\)"), (IMAGE, "use CustomTrainer")])
+def train_batch(batch: int, rate: float = 0.1) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"batch": {"loguniform": [16, 256]}}, r"^search_space\.batch: 88\.7\d+ is not an int \(train_batch"),
+        ({"batch": [1, 2, "three", 4]}, r"^search_space\.batch: 'three' is not an int \(train_batch"),
+        ({"batch": [1], "rate": ["1e-3", True]}, r"^search_space\.rate: True is not a float"),
+    ],
+)
+def test_every_value_of_a_space_is_checked_against_the_types_of_the_function(space: Any, message: str) -> None:
+    definition = SearchDefinition.parse(space)
+    template = build_request(
+        backend=backend_class("kubernetes"),
+        trainer=templates.add_example(CustomTrainer(train_batch), definition.space),
+        options=[Name("tune")],
+    )
+    with pytest.raises(InvalidRequestError, match=message) as refused:
+        check_trial(template, definition)
+    assert "\n" not in str(refused.value)
+
+
+NEVER = FUNCTION.with_fields(checkpoints=Checkpoints(load="never"))
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [(FUNCTION, r"Checkpoints\(\)"), (IMAGE, "use CustomTrainer"), (NEVER, "remove load='never' from Checkpoints")],
+)
 def test_a_trial_that_cannot_pause_at_a_rung_is_refused(template: TrainJobRequest, message: str) -> None:
     definition = SearchDefinition.parse({"lr": [1]}, stop=Asha(1, 9, promote=True))
     with pytest.raises(InvalidRequestError, match=message):

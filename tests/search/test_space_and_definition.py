@@ -77,6 +77,8 @@ def test_plain_data_and_objects_are_the_same_definition() -> None:
         ({"lr": {"uniform": [0, math.inf]}}, "needs a number as max"),
         ({"lr": {"uniform": [-1e308, 1e308]}}, "too far apart"),
         ({"lr": {"loguniform": [0, 1]}}, "greater than 0"),
+        ({"lr": {"uniform": [1, 1 + 1e-12]}}, "uniform has bounds that are equal in 12 digits"),
+        ({"lr": {"loguniform": [1e-3, 1e-3 + 1e-18]}}, "loguniform has bounds that are equal in 12 digits"),
         ({"lr": {"randint": [0.5, 3]}}, "a whole number from -2**53 to 2**53 as min"),
         ({"lr": {"randint": [0, 3, True]}}, "at least 1"),
         ({"lr": {"normal": [0, 1]}}, "must be a list of values, or a dict of one of"),

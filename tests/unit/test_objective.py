@@ -80,6 +80,38 @@ def test_what_is_not_a_number_is_reported_as_none(reporter: Reporter, read_repor
     assert _rungs(read_reports()[0]) == [(0, 1, None)]
 
 
+class Tensor:
+    """A number on a device: each `item` waits for it."""
+
+    def __init__(self, value: float) -> None:
+        self.value, self.reads = value, 0
+
+    def numel(self) -> int:
+        return 1
+
+    def detach(self) -> Tensor:
+        return self
+
+    def clone(self) -> Tensor:
+        return self
+
+    def item(self) -> float:
+        self.reads += 1
+        return self.value
+
+
+def test_no_tensor_is_read_between_two_lines_and_each_counts_for_the_best(
+    reporter: Reporter, read_reports: Any
+) -> None:
+    losses = [Tensor(value) for value in (0.9, 0.8, 0.1, 0.7, 0.6)]
+    for step, loss in zip((0, 1, 2, 2.5, 2.75), losses, strict=True):
+        reporter.report(step, 30, {"val_loss": loss})
+    assert [loss.reads for loss in losses[2:]] == [0, 0, 0]
+    reporter.report(3, 30, {"val_loss": Tensor(0.5)})
+    last = read_reports()[-1]
+    assert (_rungs(last), last.best, last.value, last.step) == ([(0, 1, 0.8), (1, 3, 0.5)], 0.1, 0.5, 3)
+
+
 def test_metrics_without_steps_reach_no_rung(reporter: Reporter, read_reports: Any) -> None:
     reporter.report(metrics={"val_loss": 0.1})
     assert _rungs(read_reports()[0]) == []

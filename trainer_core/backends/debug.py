@@ -6,7 +6,9 @@ Jobs exist only in the memory of the process.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import io
 import os
 import shutil
@@ -141,7 +143,7 @@ class DebugBackend(Backend):
                 initializer_sources.check_source_available(role, source)
             read_secrets(request)
             ref = TrainJobRef(self.name, f"process-{os.getpid()}", name, uuid.uuid4().hex)
-            folder = Path(tempfile.mkdtemp(prefix=f"trainjob-{name}-"))
+            folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_make_root(os.getpid())))
             created = datetime.fromisoformat(_utc_timestamp())
             job = self._jobs[name] = _DebugJob(request, ref, attempt, created, folder)
             job.append_event("Created", f"TrainJob {name} is created")
@@ -242,7 +244,7 @@ class DebugBackend(Backend):
     @cached_property
     def cache(self) -> Path:
         """Folder of what initializers fetch."""
-        return Path(tempfile.mkdtemp(prefix="trainjob-cache-"))
+        return Path(tempfile.mkdtemp(prefix="cache-", dir=_make_root(os.getpid())))
 
     def on_error(self, error: BaseException) -> None:
         """Do nothing. Called with the exception of a function while its environment and files still exist."""
@@ -254,6 +256,19 @@ class DebugBackend(Backend):
                 f"TrainJob {ref.name!r} does not exist in this process; the debug backend keeps jobs in memory only"
             )
         return job
+
+
+@functools.cache
+def _make_root(pid: int) -> Path:
+    """Return the folder of all jobs of a process, which is removed at its end, as no other one knows its jobs."""
+    root = Path(tempfile.mkdtemp(prefix="trainjob-debug-"))
+    atexit.register(_remove_root, root, pid)
+    return root
+
+
+def _remove_root(root: Path, pid: int) -> None:
+    if os.getpid() == pid:  # And not a fork of the process.
+        shutil.rmtree(root, ignore_errors=True)
 
 
 def _list_steps(request: TrainJobRequest) -> list[str]:

@@ -41,18 +41,22 @@ def print_yaml(data: Mapping[str, Any]) -> None:
     print(yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True), end="")
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], folded: int = 1) -> None:
-    """Print a table. On a terminal that is too narrow for it the last columns are folded, and no other."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], folded: int = 1, width: int | None = None
+) -> None:
+    """Print a table. On a terminal that is too narrow for it the last columns are folded, and no other.
+
+    With a width, they are also folded where it is not printed on a terminal.
+    """
     cells = [[Text("" if cell is None else str(cell)) for cell in row] for row in rows]
     widths = []
     for number, name in enumerate(columns):
         texts = [name, *(row[number].plain for row in cells)]
         widths.append(max(map(cell_len, texts)))
-    width = sum(widths) + len(_GAP) * (len(widths) - 1)
-    if sys.stdout.isatty():
-        least = width - sum(widths[-folded:]) + folded * _MIN_FOLDED
-        width = min(width, max(Console().width, least))
-    console = Console(width=width, color_system=None, legacy_windows=False)
+    whole = sum(widths) + len(_GAP) * (len(widths) - 1)
+    limit = Console().width if sys.stdout.isatty() else width or whole
+    least = whole - sum(widths[-folded:]) + folded * (_MIN_FOLDED if width is None else _MIN_FOLDED // 2)
+    console = Console(width=min(whole, max(limit, least)), color_system=None, legacy_windows=False)
     table = Table(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0), collapse_padding=True)
     for name in columns[:-folded]:
         table.add_column(name, no_wrap=True)

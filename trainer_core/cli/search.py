@@ -18,8 +18,11 @@ from trainer_core.frontend import definition_file
 from trainer_core.search import tables, template as templates
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.driver import SearchDriver, SearchState
+from trainer_core.search.parameters import to_text
 from trainer_core.search.results import OptimizationJob, Trial
 
+#: Columns of the table of a search that is not printed on a terminal.
+_WIDTH = 80
 _KEYS = ("name", "trial", "search_space", "objectives", "trial_config", "algorithm", "stop")
 
 
@@ -34,7 +37,12 @@ def search(
     cancel: Annotated[bool, typer.Option("--cancel", help="End the search and its trials.")] = False,
     delete: Annotated[bool, typer.Option("--delete", help="End the search and delete its TrainJobs.")] = False,
     sort: Annotated[
-        str | None, typer.Option(metavar="[-]COLUMN", help="Sort trials by number, value, or a parameter; - reverses.")
+        str | None,
+        typer.Option(
+            metavar="[-]COLUMN",
+            help="Sort trials by number, value, or a parameter, which is param.NAME if it has one of these names; - "
+            "reverses.",
+        ),
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> int:
@@ -113,14 +121,16 @@ def _print_search(driver: SearchDriver, state: SearchState, sort: str | None, ou
             }
         )
         return
-    metric, names = driver.definition.objective.metric, list(driver.definition.space)
     rows = []
     for trial in _sort(trials, sort):
-        values = [trial.parameters.get(name, "") for name in names]
-        value = "" if trial.value is None else f"{trial.value:.6g}"
-        step = "" if trial.step is None else f"{trial.step:g}"
-        rows.append([str(trial.number), trial.status, value, step, *values, trial.name, trial.reason or ""])
-    print_table(["TRIAL", "STATUS", metric, "STEP", *names, "TRAINJOB", "REASON"], rows)
+        numbers = ["" if each is None else f"{each:.6g}" for each in (trial.value, trial.step)]
+        short = {
+            name: f"{each:.6g}" if isinstance(each, float) else to_text(each) for name, each in trial.values.items()
+        }
+        text = " ".join(f"{name}={each}" for name, each in short.items())
+        text = f"{text}; {trial.reason}" if trial.reason else text
+        rows.append([str(trial.number), trial.status, *numbers, trial.name, text])
+    print_table(["TRIAL", "STATUS", "VALUE", "STEP", "TRAINJOB", "PARAMETERS"], rows, width=_WIDTH)
     print(
         f"search {driver.name} is {tables.get_status(state.table)}: {tables.describe(driver.definition, state.table)}"
     )
@@ -142,12 +152,14 @@ def _sort(trials: list[Trial], sort: str | None) -> list[Trial]:
     if sort is None:
         return trials
     column = sort.removeprefix("-")
-    known = ["number", "value", *(trials[0].values if trials else ())]
+    columns = tables.name_columns(trials[0].values if trials else (), ("number", "value"))
+    known = ["number", "value", *columns.values()]
     if column not in known:
         raise InvalidRequestError(f"--sort {column!r} is no column; use one of {', '.join(known)}")
 
     def read(trial: Trial) -> Any:
-        value = {"number": trial.number, "value": trial.value, **trial.values}.get(column)
+        named = {columns[name]: value for name, value in trial.values.items()}
+        value = {"number": trial.number, "value": trial.value, **named}.get(column)
         is_number = isinstance(value, (int, float))
         return value is None, not is_number, value if is_number else str(value)
 

@@ -40,10 +40,12 @@ class Objective:
         self.metric = str(settings["metric"])
         #: Step of the rung at which the training pauses. None: it does not.
         self.until: float | None = settings.get("until")
+        #: Reports whose value was not read yet: reading a tensor waits for its device.
+        self._noted: list[tuple[float | None, Any, int, Callable[[Any], float | None]]] = []
         #: The last ``value`` and its ``step``, the ``best`` value, and ``rungs``: lists of the number of the rung,
         #: step, value and milliseconds since 1970 of the first report at or after a rung. A value that is not a finite
         #: number is None.
-        self.values: dict[str, Any] = {"value": None, "step": None, "best": None, "rungs": []}
+        self._values: dict[str, Any] = {"value": None, "step": None, "best": None, "rungs": []}
         self._trial = settings.get("trial")
         self._rungs = list(enumerate(settings.get("at") or ()))
         self._choose = max if settings.get("best") == "max" else min
@@ -55,35 +57,41 @@ class Objective:
         """Continue from a checkpoint, with its values if it is of this trial: rungs up to its step are passed."""
         self._begun = step
         if values and values["trial"] == self._trial:
-            self.values = {key: values[key] for key in self.values}
+            self._values = {key: values[key] for key in self._values}
 
     def copy_values(self) -> dict[str, Any]:
         """Return what `resume` takes, to keep it with a checkpoint."""
         return {**self.values, "rungs": list(self.values["rungs"]), "trial": self._trial}
 
-    def report(self, step: Any, metrics: Mapping[str, Any], to_number: Callable[[Any], float | None]) -> bool:
-        """Add a report that may have the metric; return whether it is the first one at or after a rung."""
-        if self.metric not in metrics:
-            return False
-        value = to_number(metrics[self.metric])
-        is_rung = self.record(to_number(step), value, int(time.time() * 1000))
+    @property
+    def values(self) -> dict[str, Any]:
+        """What was reported until now."""
+        noted, self._noted = self._noted, []
+        for step, value, time_ms, to_number in noted:
+            self.record(step, to_number(value), time_ms)
+        return self._values
+
+    def report(self, step: float | None, value: Any, to_number: Callable[[Any], float | None]) -> bool:
+        """Add a report; return whether it is the first one at or after a rung. Its value is read when it is needed."""
+        is_rung = step is not None and bool(self._list_new(step))
+        self._noted.append((step, value, int(time.time() * 1000), to_number))
         if is_rung:
             self.store()
         return is_rung
 
-    def record(self, step: float | None, value: float | None, time_ms: int) -> bool:
-        """Add a value; return whether it is the first one at or after a rung."""
+    def _list_new(self, step: float) -> list[int]:
+        reached = {rung for rung, *_ in self._values["rungs"]}
+        return [k for k, at in self._rungs if k not in reached and self._begun < at <= step]
+
+    def record(self, step: float | None, value: float | None, time_ms: int) -> None:
+        """Add a value."""
         values = self.values
         known = [each for each in (value, values["best"]) if each is not None]
         best = self._choose(known) if known else None
         values.update(value=value, step=step, best=best)
-        if step is None:
-            return False
-        reached = {rung for rung, *_ in values["rungs"]}
         counted = best if self._counts_best and value is not None else value
-        new = [k for k, at in self._rungs if k not in reached and self._begun < at <= step]
-        values["rungs"] += [[k, step, counted, time_ms] for k in new]
-        return bool(new)
+        if step is not None:
+            values["rungs"] += [[k, step, counted, time_ms] for k in self._list_new(step)]
 
     def store(self) -> None:
         """Add the values to the record of this node, which survives its log."""

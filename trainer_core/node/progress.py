@@ -124,12 +124,13 @@ class Reporter:
             return
         now = self._clock()
         is_last = step is not None and step == total
-        is_rung = self.objective is not None and self.objective.report(step, metrics or {}, to_number)
+        new = {to_text(str(name)): _copy_number(value) for name, value in (metrics or {}).items()}
+        own = self.objective
+        is_rung = own is not None and own.metric in new and own.report(to_number(step), new[own.metric], to_number)
         is_early = now < self._due and not is_last and not is_rung
         counts = {"step": step, "total": total}
         self._pending.update({key: to_number(value) for key, value in counts.items() if value is not None})
-        if metrics:
-            new = {to_text(str(name)): _copy_number(value) for name, value in metrics.items()}
+        if new:
             self._pending["metrics"] = {**self._pending.get("metrics", {}), **new}
         if not is_early:
             self._due = now + self._interval

@@ -12,20 +12,20 @@ from typing import Any
 
 from trainer_core.base.errors import InvalidRequestError
 from trainer_core.base.validation import list_names
-from trainer_core.model.func_args import read_type
-from trainer_core.model.request import Code, TrainerRequest, TrainJobRequest
+from trainer_core.model.func_args import coerce, read_type
+from trainer_core.model.request import TrainerRequest, TrainJobRequest
 from trainer_core.model.torchtune import TorchTuneConfig
 from trainer_core.node import env
 from trainer_core.search.definition import Asha, Direction, MedianStop, SearchDefinition
 from trainer_core.search.early_stop import list_rungs
-from trainer_core.search.space import variable_name
+from trainer_core.search.space import Choice, scale, variable_name
 
 #: A parameter in the arguments or variables of an image, as in Katib's trial templates.
 _PLACEHOLDER = re.compile(r"\$\{trialParameters\.([^}]*)\}")
 
 
 def check_trial(request: TrainJobRequest, definition: SearchDefinition) -> None:
-    """Raise if the trainer of a trial has a placeholder of an unknown parameter, or does what a search cannot."""
+    """Raise if a trial cannot have a value of the space or a placeholder, or does what a search cannot."""
     trainer, space = request.work.trainer, definition.space
     if trainer is None:
         raise InvalidRequestError("a search needs a trainer, which takes the parameters; set one")
@@ -39,18 +39,36 @@ def check_trial(request: TrainJobRequest, definition: SearchDefinition) -> None:
             "RestartPolicy: a search decides which trials are tried again; remove it, and set its retries"
         )
     if isinstance(definition.stop, Asha) and definition.stop.promote:
-        if trainer.code is None:
-            raise InvalidRequestError("Asha with promote pauses a training function; use CustomTrainer(func=…)")
-        if request.policy.checkpoints is None:
-            raise InvalidRequestError("Asha with promote continues from checkpoints; add the option Checkpoints()")
+        _check_promotion(request)
+    _check_values(request, definition)
     if trainer.kind != "container":
-        return  # Its arguments and fields were checked with an example.
+        return
     fields = [*(trainer.command or ()), *(trainer.args or ()), *trainer.literal_env.values()]
     unknown = sorted({name for text in fields for name in _PLACEHOLDER.findall(text)} - space.keys())
     if unknown:
         raise InvalidRequestError(
             f"${{trialParameters.{unknown[0]}}} is no parameter of the search; its parameters are {list_names(space)}"
         )
+
+
+def _check_promotion(request: TrainJobRequest) -> None:
+    if request.work.trainer is None or request.work.trainer.code is None:
+        raise InvalidRequestError("Asha with promote pauses a training function; use CustomTrainer(func=…)")
+    if request.policy.checkpoints is None:
+        raise InvalidRequestError("Asha with promote continues from checkpoints; add the option Checkpoints()")
+    if request.policy.checkpoints.load == "never":
+        raise InvalidRequestError("Asha with promote continues from checkpoints; remove load='never' from Checkpoints")
+
+
+def _check_values(request: TrainJobRequest, definition: SearchDefinition) -> None:
+    """Raise if the trainer cannot have one of the values; of a range, values in it stand for all."""
+    for name, distribution in definition.space.items():
+        inside = [scale(distribution, part) for part in (0.0, 0.618)]
+        for value in distribution.values if isinstance(distribution, Choice) else inside:
+            try:
+                apply_parameters(request, {name: value})
+            except ValueError as error:
+                raise InvalidRequestError(str(error).replace("func_args", "search_space", 1)) from error
 
 
 def apply_parameters(request: TrainJobRequest, parameters: Mapping[str, Any]) -> TrainJobRequest:
@@ -63,7 +81,8 @@ def apply_parameters(request: TrainJobRequest, parameters: Mapping[str, Any]) ->
         types = trainer.code.types
         values = {name: convert_parameter(value, types.get(name)) for name, value in parameters.items()}
         arguments = _set_all(trainer.code.args, values)
-        changes["code"] = Code.model_validate({**trainer.code.model_dump(), "args": arguments})
+        arguments = coerce(arguments, types, trainer.code.entry)
+        changes["code"] = trainer.code.model_copy(update={"args": arguments})
     elif trainer.config is not None:
         changes["config"] = _check_recipe(_set_all(trainer.config, parameters))
     variables = dict(trainer.env)

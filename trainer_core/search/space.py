@@ -234,6 +234,11 @@ def _check_bounds(distribution: Any, kind: str, number: type[float] | type[int])
         raise ValueError(f"{kind} needs a min below its max, got {distribution.min} and {distribution.max}")
     if math.isinf(float(distribution.max) - float(distribution.min)):
         raise ValueError(f"{kind} has bounds too far apart: {distribution.min} and {distribution.max}")
+    if number is float and f"{distribution.min:.{_DIGITS}g}" == f"{distribution.max:.{_DIGITS}g}":
+        raise ValueError(
+            f"{kind} has bounds that are equal in {_DIGITS} digits, to which draws are rounded: {distribution.min} and "
+            f"{distribution.max}"
+        )
 
 
 def draw(distribution: Distribution, seed: str, trial: int, name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 def build_trials(definition: SearchDefinition, table: SearchTable) -> list[Trial]:
     """Return the trials by number."""
     return [_build_trial(definition, trial) for _, trial in sorted(table.trials.items())]
+
+
+def name_columns(parameters: Iterable[str], others: Collection[str]) -> dict[str, str]:
+    """Return the column of each parameter in a table with other columns: ``{"value": "param.value", "lr": "lr"}``."""
+    return {name: f"param.{name}" if name in others else name for name in parameters}
 
 
 def build_result(definition: SearchDefinition, table: SearchTable) -> Result | None:

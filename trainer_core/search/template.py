@@ -44,10 +44,11 @@ _OWN_VARIABLES = (env.OBJECTIVE, env.HYPERPARAMETERS)
 _RECORD_CODE = "def record():\n    pass\n"
 
 
-def add_example(trainer: Any, space: Mapping[str, Distribution]) -> Any:
+def add_example(trainer: Any, space: Mapping[str, Distribution | None] | None) -> Any:
     """Return a trainer whose function has a value for each parameter, so that its arguments can be checked.
 
-    The values are replaced in each trial. Other trainers are returned unchanged.
+    The values are replaced in each trial. A distribution that is known later has None, and if the whole space is known
+    later, required arguments may be missing. Other trainers are returned unchanged.
     """
     if isinstance(trainer, Mapping) and "func" in trainer:
         return {**trainer, "func_args": _add_arguments(trainer["func"], trainer.get("func_args"), space)}
@@ -56,7 +57,11 @@ def add_example(trainer: Any, space: Mapping[str, Distribution]) -> Any:
     return trainer
 
 
-def _add_arguments(func: Any, args: Mapping[str, Any] | None, space: Mapping[str, Distribution]) -> dict[str, Any]:
+def _add_arguments(
+    func: Any, args: Mapping[str, Any] | None, space: Mapping[str, Distribution | None] | None
+) -> dict[str, Any]:
+    if space is None:
+        return func_args.PartialArgs(args or {})
     types = func_args.declared_types(func) if callable(func) else {}
     arguments = func_args.check_json(args)
     arguments |= {name: value for name, value in (args or {}).items() if isinstance(value, WrittenText)}
@@ -68,7 +73,8 @@ def _add_arguments(func: Any, args: Mapping[str, Any] | None, space: Mapping[str
             if not isinstance(inner, dict):
                 raise ValueError(f"search_space: {name} is an entry of {parent}, which is no dict in func_args")
             target = inner
-        target[last] = convert_parameter(scale(distribution, 0.0), types.get(name))
+        value = None if distribution is None else scale(distribution, 0.0)
+        target[last] = convert_parameter(value, types.get(name))
     return arguments
 
 
