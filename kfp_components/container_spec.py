@@ -52,7 +52,15 @@ class Component(ContainerComponent):
     def __call__(self, *args: Any, **inputs: Any) -> dsl.PipelineTask:  # noqa: D102 - that of the base class
         identity = {name: value for name, value in _IDENTITY.items() if name in (self.component_spec.inputs or {})}
         task: dsl.PipelineTask = super().__call__(*args, **{**identity, **inputs})
+        task._inputs = _Inputs(task._inputs)
         return task.set_caching_options(False) if identity else task
+
+
+class _Inputs(dict[str, Any]):
+    """The inputs of a task: `ignore_upstream_failure` of KFP reads also those that are not given."""
+
+    def __missing__(self, name: str) -> None:
+        return None
 
 
 def component(

@@ -2,7 +2,8 @@
 
 import kfp_definitions as definitions
 import pytest
-from kfp import dsl
+import yaml
+from kfp import compiler, dsl
 
 from kfp_components.best_of import best_of
 from kfp_components.delete import delete
@@ -30,6 +31,18 @@ def test_an_exit_task_deletes_the_jobs_of_a_local_run(client):
     pipeline()
 
     assert client.list_jobs() == []
+
+
+def test_a_task_can_ignore_the_failure_of_those_before_it(tmp_path):
+    @dsl.pipeline
+    def pipeline():
+        trained = train_task(trainer=TRAINER, runtime="python", wait=True)
+        delete().after(trained).ignore_upstream_failure()
+
+    compiler.Compiler().compile(pipeline, str(tmp_path / "pipeline.yaml"))
+
+    tasks = yaml.safe_load((tmp_path / "pipeline.yaml").read_text())["root"]["dag"]["tasks"]
+    assert tasks["delete"]["triggerPolicy"] == {"strategy": "ALL_UPSTREAM_TASKS_COMPLETED"}
 
 
 def test_a_gate_and_a_metric_by_its_name_decide_what_is_promoted(tmp_path):
