@@ -34,7 +34,7 @@ from trainer_core.definition.request_builder import Option, Trainer
 from trainer_core.definition.trainers import CustomTrainer, trainer_from_dict
 from trainer_core.model.config import config_from_dict
 from trainer_core.model.func_args import PartialArgs
-from trainer_core.model.request import Project
+from trainer_core.model.request import KUEUE_QUEUE, Project
 from trainer_core.model.runtimes import Runtime
 from trainer_core.packaging import code_location
 from trainer_core.packaging.project import read_project
@@ -203,7 +203,26 @@ def _add_task(
     inputs.update(func_args.inputs)
     _pass_request(spec, inputs, request)
     _check_constants(inputs)
-    return _build_component(component, spec)(backend=backend, **inputs)
+    task = _build_component(component, spec)(backend=backend, **inputs)
+    if spec.task_config_passthroughs:
+        task.platform_config = _PlatformConfig(task.platform_config)
+    return task
+
+
+class _PlatformConfig(dict[str, Any]):
+    """What `kfp.kubernetes` sets on a task that submits; refuses what is meant for training and would not get there."""
+
+    def __setitem__(self, platform: str, config: dict[str, Any]) -> None:
+        volume = "use RuntimePatch with a volume of the pod template"
+        functions = {"emptyDirMounts": "empty_dir_mount", "genericEphemeralVolume": "add_ephemeral_volume"}
+        found = [(functions[field], volume) for field in config if field in functions]
+        if KUEUE_QUEUE in config.get("podMetadata", {}).get("labels", {}):
+            found.append((f"add_pod_label {KUEUE_QUEUE}", "use QueueName"))
+        for setting, remedy in found:
+            raise ValueError(
+                f"{setting}: KFP sets it on the pod of the step and not on the pods that train; {remedy} in options"
+            )
+        super().__setitem__(platform, config)
 
 
 def initialize_task(

@@ -12,7 +12,7 @@ from kfp_components.step.task_config import apply_task_config, list_claim_mounts
 from kfp_components.tasks import train_task
 from trainer_core import CustomTrainer
 from trainer_core.base.errors import InvalidRequestError
-from trainer_core.model.request import TrainJobRequest
+from trainer_core.model.request import KUEUE_QUEUE, TrainJobRequest
 
 TRAINER = CustomTrainer(func=definitions.run_for_ever)
 
@@ -47,6 +47,47 @@ def test_all_that_can_be_set_on_the_task_is_passed_on(documents):
         *("ENV", "KUBERNETES_AFFINITY", "KUBERNETES_NODE_SELECTOR", "KUBERNETES_TOLERATIONS", "KUBERNETES_VOLUMES"),
         "RESOURCES",
     ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (
+            lambda task: kubernetes.empty_dir_mount(task, "shm", "/dev/shm", medium="Memory"),
+            r"^empty_dir_mount: .* not on the pods that train; use RuntimePatch with a volume of the pod template",
+        ),
+        (
+            lambda task: kubernetes.add_ephemeral_volume(task, "scratch", "/scratch", ["ReadWriteOnce"], "10Gi"),
+            r"^add_ephemeral_volume: .*; use RuntimePatch with a volume",
+        ),
+        (
+            lambda task: kubernetes.add_pod_label(task, KUEUE_QUEUE, "team"),
+            r"^add_pod_label kueue.x-k8s.io/queue-name: .*; use QueueName in options$",
+        ),
+    ],
+)
+def test_what_is_meant_for_training_and_would_stay_on_the_pod_of_the_step_is_refused(setting, message):
+    def define(backend):
+        @dsl.pipeline
+        def pipeline():
+            setting(train_task(trainer=TRAINER, backend=backend))
+
+        return pipeline
+
+    assert define("local").pipeline_spec.root.dag.tasks.keys() == {"submit"}
+    with pytest.raises(ValueError, match=message):
+        define("kubernetes")
+
+
+def test_what_is_for_the_pod_of_the_step_is_taken(tmp_path):
+    @dsl.pipeline
+    def pipeline():
+        task = train_task(trainer=TRAINER, backend="kubernetes")
+        kubernetes.add_pod_label(task, "team", "vision")
+        kubernetes.set_image_pull_secrets(task, ["registry"])
+
+    platform = compiled(pipeline, tmp_path)[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-submit"]
+    assert platform == {"podMetadata": {"labels": {"team": "vision"}}, "imagePullSecret": platform["imagePullSecret"]}
 
 
 def test_a_step_that_waits_keeps_its_environment_and_volumes_and_takes_no_gpu(documents):
