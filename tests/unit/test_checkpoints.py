@@ -161,6 +161,7 @@ def start_rank(root, shipped, tmp_path):
             "PYTHONPATH": str(shipped),
             "RANK": str(rank),
             "WORLD_SIZE": str(world),
+            env.PAYLOAD: "payload.json",
             env.CHECKPOINT_PATH: str(root),
             env.CHECKPOINTS: json.dumps({"grace": 30, **settings}),
         }

@@ -20,6 +20,11 @@ from trainer_core.packaging import serializer
 numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
 
 
+@pytest.fixture(autouse=True)
+def in_job(monkeypatch):
+    monkeypatch.setenv("TRAINJOB_PAYLOAD", "payload.json")
+
+
 @pytest.fixture
 def clock():
     return Clock(100.0)

@@ -41,6 +41,7 @@ TIME = "2026-11-24T05:30:00Z"
 def clean(monkeypatch):
     for name in ("RANK", "http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY", *trainer_status.NAMES):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TRAINJOB_PAYLOAD", "payload.json")
     monkeypatch.setattr(progress_module, "_reporter", Reporter(interval=0))
     monkeypatch.setattr(progress_module, "is_called", False)
     monkeypatch.setattr(status_server, "_PAUSE", 0.001)

@@ -43,7 +43,8 @@ def test_progress_reaches_the_status_of_the_job(endpoint):
     assert status == {"progressPercentage": 30, "estimatedRemainingSeconds": 120, "metrics": metrics}
 
 
-def test_progress_reaches_the_followers_too(capsys):
+def test_progress_reaches_the_followers_too(capsys, monkeypatch):
+    monkeypatch.setenv("TRAINJOB_PAYLOAD", "payload.json")
     update_trainjob_status(100, metrics={"loss": 0.5})
     assert '[trainjob:progress] {"step": 100, "total": 100, "metrics": {"loss": 0.5}, "t"' in capsys.readouterr().out
 

@@ -446,6 +446,7 @@ def _job_environment(
     paths = {env.DATASET_PATH: "dataset", env.MODEL_PATH: "model", env.OUTPUT_PATH: "output"}
     job_variables = {
         env.NAME: job.ref.name,
+        env.PAYLOAD: str(job.folder / "payload.json"),  # A launcher's mark; the payload itself is in memory.
         env.TERMINATION_LOG: str(termination),
         env.RESULT_URI: trainer.result_uri or "",
         **{name: str(job.folder / path) for name, path in paths.items()},

@@ -19,6 +19,7 @@ import json
 import math
 import operator
 import os
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -37,12 +38,16 @@ if TYPE_CHECKING:
     from .checkpoint_ranks import Place
 
 
-def checkpoints() -> CheckpointStore:
+def checkpoints(folder: str | os.PathLike[str] | None = None) -> CheckpointStore:
     """Return the checkpoints of this training: where the job was killed, preempted or suspended, it resumes.
 
     Every rank calls it, before its first step. It installs a handler for SIGTERM in the main thread; in another thread,
     or where the function has replaced the handler, it says so, and so does `due`. The folder is that of the option
-    `Checkpoints`; without the option it lives as long as the output folder of this job.
+    `Checkpoints`; without the option it lives as long as the output folder of this job. Outside of a job nothing is
+    kept or loaded, unless a folder is given, and `due` is never true: the same file runs in a shell, notebook or test.
+
+    Args:
+        folder: Where checkpoints are kept outside of a job, one every ten minutes. In a job it has no effect.
 
     Raises:
         CheckpointError: The folder cannot be used, or the other ranks do not call it.
@@ -61,16 +66,22 @@ def checkpoints() -> CheckpointStore:
         ```
     """
     global _store
-    store = _find_store() or CheckpointStore()
-    _store = (_get_key(), store)
+    path = "" if env.is_in_job() else str(folder or env.setting(env.CHECKPOINT_PATH))
+    if not path and not env.is_in_job():
+        return _NoStore()
+    store = _find_store(path) or CheckpointStore(path)
+    _store = (_get_key(path), store)
     store._signal.check()
     return store
 
 
-def checkpoint_path() -> Path | None:
+def checkpoint_path(folder: str | os.PathLike[str] | None = None) -> Path | None:
     """Return the folder of the newest complete checkpoint; None if there is none.
 
     For code that takes a path, such as ``resume_from_checkpoint`` of a library.
+
+    Args:
+        folder: As in `checkpoints`.
 
     Raises:
         CheckpointError: As in `checkpoints`.
@@ -83,7 +94,7 @@ def checkpoint_path() -> Path | None:
         weights = folder / "model.pt" if folder else None
         ```
     """
-    last = checkpoints().latest()
+    last = checkpoints(folder).latest()
     return last.path if last else None
 
 
@@ -148,13 +159,13 @@ def release() -> None:
         store._signal.ended.set()
 
 
-def _find_store() -> CheckpointStore | None:
+def _find_store(path: str = "") -> CheckpointStore | None:
     """Return the store of this job. A process can run several jobs, one after the other."""
-    return _store[1] if _store and _store[0] == _get_key() else None
+    return _store[1] if _store and _store[0] == _get_key(path) else None
 
 
-def _get_key() -> tuple[str, str]:
-    return env.setting(env.CHECKPOINT_PATH), env.setting(env.TERMINATION_LOG)
+def _get_key(path: str) -> tuple[str, str]:
+    return path or env.setting(env.CHECKPOINT_PATH), env.setting(env.TERMINATION_LOG)
 
 
 def open_place(root: str) -> Place:
@@ -175,9 +186,10 @@ class CheckpointStore:
         root: Where the checkpoints are: a folder that all ranks share, or an ``s3://`` URI.
     """
 
-    def __init__(self) -> None:
-        settings = _read_settings()
-        path = env.setting(env.CHECKPOINT_PATH)
+    def __init__(self, path: str = "") -> None:
+        # The default of the option holds outside of a job, too.
+        settings = _read_settings() or ({} if env.is_in_job() else {"every_seconds": 600})
+        path = path or env.setting(env.CHECKPOINT_PATH)
         self.rank, self.world_size = env.rank(), env.world_size()
         self.root = path or os.path.join(env.setting(env.OUTPUT_PATH), "checkpoints")
         self._every_steps = settings.get("every_steps") or 0
@@ -210,7 +222,7 @@ class CheckpointStore:
         if self._objective:
             self._objective.resume(newest.step, newest.objective)
         if self.rank == 0:
-            say(f"resumed from step {newest.step}, saved by TrainJob {newest.job or '(no name)'}")
+            say(f"resumed from step {newest.step}" + (f", saved by TrainJob {newest.job}" if newest.job else ""))
 
     @property
     def stopping(self) -> bool:
@@ -364,6 +376,41 @@ class CheckpointStore:
             self._saves.flush()
             progress.flush()
             self._objective.pause(step)
+
+
+class _NoStore(CheckpointStore):
+    """Outside of a job, without a folder: nothing is kept or loaded, and SIGTERM ends the process as before."""
+
+    @property
+    def stopping(self) -> bool:
+        return False
+
+    def __init__(self) -> None:
+        self.rank, self.world_size, self.root = env.rank(), env.world_size(), ""
+
+    def latest(self) -> None:
+        return None
+
+    def all(self) -> list[Checkpoint]:
+        return []
+
+    def due(self, step: int) -> bool:
+        operator.index(step)
+        return False
+
+    @contextlib.contextmanager
+    def save(self, step: int, metrics: Mapping[str, Any] | None = None, *, background: bool = False) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+
+    def save_in_background(
+        self, step: int, write: Callable[[Path], object], metrics: Mapping[str, Any] | None = None
+    ) -> None:
+        with self.save(step) as folder:
+            write(folder)
+
+    def flush(self) -> None:
+        pass
 
 
 def _start(place: Place, ranks: Ranks, settings: Mapping[str, Any]) -> tuple[Checkpoint | None, bool]:

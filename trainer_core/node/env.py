@@ -38,6 +38,8 @@ NODES = "TRAINJOB_NODES"
 LAUNCH = "TRAINJOB_LAUNCH"
 #: Beginning of the paths of the marks of processes whose function has returned: see `exit_code`.
 MARKS = "TRAINJOB_MARKS"
+#: Of Trainer's controller: it has created the container.
+_STATUS_URL = "KUBEFLOW_TRAINER_SERVER_URL"
 #: Marks every process of a job, so that all of them can be ended.
 UID = "TRAINJOB_UID"
 
@@ -93,9 +95,26 @@ def _is_of_node(name: str) -> bool:
     return name.startswith("TRAINJOB_") or name in (*_RANKS, *_WORLD_SIZES, *_OF_TORCHRUN)
 
 
+def is_in_job() -> bool:
+    """Return whether a launcher has started this process as a part of a job."""
+    # The program of an image has no payload. With a terminal, it was started by hand in the container of a job.
+    return any(map(os.environ.get, (PAYLOAD, BEATS))) or (_is_in_container_of_job() and not os.isatty(0))
+
+
+def _is_in_container_of_job() -> bool:
+    return bool(os.environ.get(NAME) or os.environ.get(_STATUS_URL))
+
+
 def setting(name: str) -> str:
-    """Return an environment variable of this process, or its default; an empty value counts as unset."""
-    return os.environ.get(name) or DEFAULTS.get(name, "")
+    """Return an environment variable of this process, or its default; an empty value counts as unset.
+
+    Folders have a default in a job only. By hand in the container of a job, its data can be read, and no more.
+    """
+    is_beside_job = _is_in_container_of_job() and not is_in_job()
+    if is_beside_job and name not in (DATASET_PATH, MODEL_PATH):
+        return ""
+    has_default = is_beside_job or is_in_job() or name == TERMINATION_LOG
+    return os.environ.get(name) or (DEFAULTS.get(name, "") if has_default else "")
 
 
 def rank() -> int:

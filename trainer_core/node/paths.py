@@ -8,7 +8,10 @@ from . import env
 
 
 def dataset_path() -> Path:
-    """Return the folder with the dataset that the initializer fetched.
+    """Return the folder with the dataset that the initializer fetched, or that ``TRAINJOB_DATASET_PATH`` names.
+
+    Raises:
+        FileNotFoundError: This process is no job, and the variable is not set.
 
     Example:
         ```python
@@ -17,11 +20,14 @@ def dataset_path() -> Path:
         rows = (dataset_path() / "train.csv").read_text().splitlines()
         ```
     """
-    return Path(env.setting(env.DATASET_PATH))
+    return _get_folder("dataset", env.DATASET_PATH)
 
 
 def model_path() -> Path:
-    """Return the folder with the pre-trained model that the initializer fetched.
+    """Return the folder with the pre-trained model that the initializer fetched, or that ``TRAINJOB_MODEL_PATH`` names.
+
+    Raises:
+        FileNotFoundError: This process is no job, and the variable is not set.
 
     Example:
         ```python
@@ -30,11 +36,11 @@ def model_path() -> Path:
         config = (model_path() / "config.json").read_text()
         ```
     """
-    return Path(env.setting(env.MODEL_PATH))
+    return _get_folder("model", env.MODEL_PATH)
 
 
 def output_path() -> Path:
-    """Return the folder for files that the training leaves, created if necessary.
+    """Return the folder for files that the training leaves, created if necessary: outside of a job ``./output``.
 
     Raises:
         OSError: The folder cannot be created.
@@ -46,6 +52,15 @@ def output_path() -> Path:
         (output_path() / "model.txt").write_text("weights")
         ```
     """
-    path = Path(env.setting(env.OUTPUT_PATH))
+    path = Path(env.setting(env.OUTPUT_PATH) or "output").absolute()
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def _get_folder(what: str, name: str) -> Path:
+    if not (path := env.setting(name)):
+        raise FileNotFoundError(
+            f"{what}_path(): outside of a TrainJob no initializer fetches the {what}; set {name} to a folder, such as "
+            f"{name}=./{what} python train.py"
+        )
+    return Path(path)

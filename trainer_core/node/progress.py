@@ -37,7 +37,7 @@ def progress(step: float | None = None, total: float | None = None, metrics: Map
 
     Cheap enough for every step: only rank 0 prints, at most two lines a second, and always for the last step (``step ==
     total``). Metrics that are tensors are read only when a line is printed. The last value of each metric counts. Never
-    raises.
+    raises. Outside of a job it prints nothing.
 
     Args:
         step: Completed steps.
@@ -55,7 +55,8 @@ def progress(step: float | None = None, total: float | None = None, metrics: Map
     global is_called
     is_called = True
     with contextlib.suppress(Exception):  # A closed stdout or an unusual metric must not end the training.
-        _reporter.report(step, total, metrics)
+        if env.is_in_job():
+            _reporter.report(step, total, metrics)
 
 
 def report_metrics(metrics: Mapping[str, Any], step: float | None = None) -> None:
@@ -85,7 +86,8 @@ def flush() -> None:
     with contextlib.suppress(Exception):  # At the exit of a process, stdout is often closed already.
         if _reporter.objective:
             _reporter.objective.store()
-        _reporter.flush()
+        if env.is_in_job():
+            _reporter.flush()
 
 
 def note(**values: int) -> None:
