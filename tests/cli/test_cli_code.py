@@ -77,3 +77,106 @@ def test_what_cannot_be_submitted_is_refused_in_one_line(trainjob, project, monk
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_dry_run_lists_what_travels_and_creates_nothing(trainjob, project):
+    (project / ".gitignore").write_text("data/\n")
+    (project / "data").mkdir()
+    (project / "data/rows.csv").write_text("1\n")
+    given = ("tides.train:main", "--code", str(project), "-a", "x=4", "--runtime", "python")
+    done = trainjob("submit", *given, "--dry-run")
+
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[-1] for line in done.stdout.splitlines()] == [
+        ".gitignore",
+        "requirements.txt",
+        "src/tides/helpers.py",
+        "src/tides/train.py",
+    ]
+    assert trainjob.json("list") == []
+
+
+@pytest.mark.parametrize("opened", ["data/rows.csv", "/work/jobs/tides/project/data/rows.csv"])
+def test_a_file_that_is_only_at_home_is_named_with_how_it_travels(trainjob, project, monkeypatch, opened):
+    monkeypatch.chdir(project)
+    (project / ".gitignore").write_text("data/\n")
+    (project / "data").mkdir()
+    (project / "data/rows.csv").write_text("7\n")
+    (project / "read.py").write_text("def main(path: str):\n    return int(open(path).read())\n")
+    submit = ("submit", "read:main", "--runtime", "python", "--wait", "--code", ".", "-a", f"path={opened}")
+    failed = trainjob(*submit)
+
+    assert failed.returncode == 1
+    assert "data/rows.csv is here and did not travel" in failed.stderr
+    assert "add --code . --code data/rows.csv" in failed.stderr
+    assert "did not travel" not in trainjob(*submit[:-1], "path=nowhere.csv").stderr
+
+
+def test_the_file_travels_as_the_message_says(trainjob, project, monkeypatch):
+    monkeypatch.chdir(project)
+    (project / ".gitignore").write_text("data/\n")
+    (project / "data").mkdir()
+    (project / "data/rows.csv").write_text("7\n")
+    (project / "read.py").write_text("def main():\n    return int(open('data/rows.csv').read())\n")
+    code = ("--code", ".", "--code", "data/rows.csv")
+    assert trainjob("submit", "read:main", "--runtime", "python", "--wait", *code).stdout.split()[-1] == "7"
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_submit_warns_of_an_import_that_will_fail_after_the_last_epoch(trainjob, project, caplog, more):
+    (project / "late.py").write_text("def main():\n    if True:\n        import absent_package\n")
+    submit = ("submit", "late:main", "--code", str(project), "--runtime", "python", *more)
+    warning = "code: late.py:3 imports absent_package, which does not travel and is neither installed here"
+
+    assert trainjob(*submit).returncode == 0
+    assert [warning in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_submit_does_not_warn_of_what_it_installs(trainjob, project, caplog):
+    (project / "late.py").write_text("def main():\n    if True:\n        import absent_package\n")
+    trainjob("submit", "late:main", "--code", str(project), "--dry-run", "-p", "absent_package")
+
+    assert not caplog.records
+
+
+def test_a_function_without_files_that_imports_its_neighbour_is_warned_of(trainjob, tmp_path):
+    (tmp_path / "neighbour.py").write_text("")
+    (tmp_path / "alone.py").write_text("def main():\n    import neighbour\n")
+    assert "imports neighbour, which does not travel" in trainjob("lint", "alone:main").stderr
+
+
+@pytest.mark.parametrize(
+    "linted", [("tides.train:main", "--code", ".", "-a", "x=4", "-r", "requirements.txt"), ("job.yaml",)]
+)
+def test_lint_takes_a_function_and_a_definition(trainjob, project, monkeypatch, linted):
+    monkeypatch.chdir(project)
+    trainer = {"func": "tides.train:main", "func_args": {"x": 4}, "code": "."}
+    (project / "job.yaml").write_text(json.dumps({"runtime": "python", "trainer": trainer}))
+    assert (trainjob("lint", *linted).returncode, trainjob("lint", *linted).stdout) == (0, "")
+
+    (project / "src/tides/helpers.py").write_text("import absent_package\n")
+    found = trainjob("lint", *linted)
+    assert (found.returncode, len(found.stdout.splitlines())) == (2, 1)
+    assert "src/tides/helpers.py:1 imports absent_package" in found.stdout
+
+
+def test_lint_names_what_is_wrong_with_a_definition(trainjob, project):
+    (project / "job.yaml").write_text("runtim: python\n")
+    found = trainjob("lint", str(project / "job.yaml"))
+    assert found.returncode == 2
+    assert "job.yaml: definition has the unknown key runtim" in found.stdout
+
+
+def test_extras_of_a_pyproject_are_installed(trainjob, project):
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "tides"\ndependencies = ["numpy==2.2.6"]\n'
+        '[project.optional-dependencies]\nfast = ["numba==0.61"]\nslow = ["scipy==1.15.3"]\n'
+    )
+    given = ("render", "tides.train:main", "--code", str(project), "-a", "x=4", "--runtime", "python", "-o", "json")
+
+    done = trainjob(*given, "-r", "pyproject.toml", "--extra", "fast")
+    assert json.loads(done.stdout)["environment"]["packages"] == ["numba==0.61", "numpy==2.2.6"]
+    unknown = trainjob(*given, "-r", "pyproject.toml", "--extra", "gpu")
+    assert unknown.returncode == 2
+    assert "pyproject.toml has no extra 'gpu'; it has fast, slow" in unknown.stderr
+    assert "--extra needs a file with extras" in trainjob(*given, "--extra", "gpu").stderr

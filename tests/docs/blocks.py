@@ -16,7 +16,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 _BLOCK = re.compile(
     r"(?P<excuse><!-- not run: (?P<reason>.+?) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S
 )
-_FILE = re.compile(r"# (?P<name>[\w.-]+\.(py|yaml))\n")
+_FILE = re.compile(r"# (?P<name>[\w./-]*\.(py|yaml|csv|gitignore))\n")
 
 
 @dataclass(frozen=True)

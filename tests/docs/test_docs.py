@@ -43,6 +43,7 @@ def test_every_snippet_of_the_page_runs(page, folder, typed):
     shown = [block for block in blocks(page) if block.reason is None]
     for block in shown:
         if block.file:
+            (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
             (folder / block.file).write_text(block.text)
     scripts = [block.file for block in shown if block.language == "python" and block.file and not block.is_dag]
     for script in scripts:

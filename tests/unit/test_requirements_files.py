@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import pytest
+from hypothesis import given, strategies as st
 from packaging.requirements import Requirement
 
 from trainer_core import CustomTrainer, OnBackend
@@ -150,6 +154,29 @@ def test_a_lock_file_gives_exact_versions_with_the_markers_of_their_paths(read):
         "scores @ git+https://example.com/scores@0123456789abcdef#subdirectory=python",
     ]
     assert all(Requirement(each) for each in found)
+
+
+@given(chosen=st.sets(st.sampled_from("abc")))
+def test_a_lock_file_gives_what_its_chosen_extras_need(chosen):
+    needed = {"a": ["x", "y"], "b": ["y"], "c": ["z"]}
+    lines = ["version = 1", "[[package]]", 'name = "own"', 'version = "1"', 'source = { virtual = "." }']
+    lines += ['dependencies = [{ name = "base" }]', "[package.optional-dependencies]"]
+    lines += [f"{extra} = [" + ", ".join(f'{{ name = "{name}" }}' for name in needed[extra]) + "]" for extra in needed]
+    for name in ("base", "x", "y", "z"):
+        lines += ["[[package]]", f'name = "{name}"', 'version = "1"']
+        lines += ['source = { registry = "https://pypi.org/simple" }']
+    with TemporaryDirectory() as folder:
+        Path(folder, "uv.lock").write_text("\n".join(lines))
+        found = read_packages(f"uv.lock[{','.join(chosen)}]", (), Path(folder)).requirements
+
+    assert found == sorted(f"{name}==1" for name in {"base", *(n for extra in chosen for n in needed[extra])})
+
+
+def test_an_extra_that_a_file_does_not_have_is_refused(read):
+    with pytest.raises(ValueError, match=r"uv.lock has no extra 'gpu'; it has none"):
+        read("uv.lock[gpu]", uv_lock=UV_LOCK)
+    with pytest.raises(ValueError, match=r"requirements.txt has no extra 'gpu'; it has none"):
+        read("requirements.txt[gpu]", requirements_txt="numpy\n")
 
 
 @pytest.mark.timeout(60)  # A search through all paths takes hours.

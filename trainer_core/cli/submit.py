@@ -28,6 +28,7 @@ from trainer_core.model.readable_log import format_log_line
 from trainer_core.model.request import TRACEPARENT_PATTERN, TrainJobRequest
 from trainer_core.model.restart_rules import RestartRules
 from trainer_core.packaging import requirements_file
+from trainer_core.packaging.project import read_files
 
 FunctionArgument = Annotated[str | None, typer.Argument(metavar="MODULE:FUNCTION", help="The training function.")]
 File = Annotated[
@@ -58,6 +59,9 @@ Requirements = Annotated[
         "-r",
         help="requirements.txt, pyproject.toml or uv.lock with packages to install, relative to --code.",
     ),
+]
+Extra = Annotated[
+    list[str] | None, typer.Option(help="Extra of the pyproject.toml or uv.lock of --requirements; repeatable.")
 ]
 Code = Annotated[
     list[str] | None,
@@ -113,6 +117,7 @@ def submit(
     image: Image = None,
     package: Package = None,
     requirements: Requirements = None,
+    extra: Extra = None,
     code: Code = None,
     code_uri: CodeUri = None,
     env: Env = None,
@@ -124,10 +129,16 @@ def submit(
     wait: Wait = False,
     timeout: Timeout = None,
     attempts: Attempts = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Create nothing: ask the backend, and list the files that would travel.")
+    ] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> int:
     """Submit a training function, a container image or a definition from a file; print the name of the TrainJob."""
-    return _submit_and_print(context.obj.client, _build_request(context), wait, timeout, output, attempts)
+    request = build_request(context)
+    if dry_run:
+        return _print_files(context.obj.client, request)
+    return _submit_and_print(context.obj.client, request, wait, timeout, output, attempts)
 
 
 def initialize(
@@ -160,6 +171,7 @@ def render(
     image: Image = None,
     package: Package = None,
     requirements: Requirements = None,
+    extra: Extra = None,
     code: Code = None,
     code_uri: CodeUri = None,
     env: Env = None,
@@ -171,7 +183,7 @@ def render(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Print the manifest that `submit` would create, without creating it."""
-    client, request = context.obj.client, _build_request(context)
+    client, request = context.obj.client, build_request(context)
     rendered = client.render(request)
     if output is OutputFormat.JSON:
         print_json(rendered)
@@ -223,14 +235,32 @@ def wait_and_print(
         print(f"trainjob: TrainJob {ref.name}: {outcome.missing_result}", file=sys.stderr)
     if not outcome.succeeded:
         _print_cause(outcome.diagnosis)
-        print(f"trainjob: {failure_message(outcome)}{_suggest_requirements(outcome.diagnosis)}", file=sys.stderr)
+        print(f"trainjob: {failure_message(outcome)}{_suggest(outcome.diagnosis)}", file=sys.stderr)
     return exit_codes.OK if outcome.succeeded else exit_codes.FAILED
 
 
-def _suggest_requirements(diagnosis: Diagnosis | None) -> str:
-    missing = re.search(r"No module named '([\w.]+)'", diagnosis.reason) if diagnosis else None
+def _suggest(diagnosis: Diagnosis | None) -> str:
+    """Return what to do about a module or file that the job has not found, and that the project here has."""
+    reason = diagnosis.reason if diagnosis else ""
+    missing = re.search(r"No module named '([\w.]+)'", reason)
     named = requirements_file.suggest_requirements(missing[1], Path.cwd()) if missing else None
+    if file := re.search(r"No such file or directory: '/*(.+)'", reason):
+        parts = Path(file[1]).parts  # The job has a project in another folder.
+        here = next((path for path in (Path(*parts[i:]) for i in range(len(parts))) if path.exists()), None)
+        if here:
+            named = (
+                f"{here} is here and did not travel (`submit --dry-run` lists what does): add --code . --code {here}, "
+                f"also where an ignore file names it, or fetch it by --dataset {here.absolute().parent.as_uri()}"
+            )
     return f"; {named}" if named else ""
+
+
+def _print_files(client: TrainerClient, request: TrainJobRequest) -> int:
+    client.dry_run(request)
+    code = request.work.trainer.code if request.work.trainer else None
+    for path, content in sorted(read_files(code.project.model_dump()).items() if code and code.project else ()):
+        print(f"{format_size(len(content)):>12}  {path}")
+    return exit_codes.OK
 
 
 def _print_cause(diagnosis: Diagnosis | None) -> None:
@@ -295,17 +325,17 @@ def _describe_level(client: TrainerClient, name: str, wait: bool) -> str:
 
 #: Parameters of `submit` and `render` that a definition has too.
 _DEFINED = (
-    *("nodes", "procs_per_node", "package", "env", "packaging", "requirements", "code", "code_uri"),
+    *("nodes", "procs_per_node", "package", "env", "packaging", "requirements", "extra", "code", "code_uri"),
     *("runtime", "image", "dataset", "model"),
 )
 
 
-def _build_request(context: typer.Context) -> TrainJobRequest:
-    """Build the request of the parameters of `submit` or `render`."""
+def build_request(context: typer.Context) -> TrainJobRequest:
+    """Build the request of the parameters of `submit`, `render` or, for a function or definition, `lint`."""
     client: TrainerClient = context.obj.client
-    given = context.params
-    function, file, arg, name, option = (given[key] for key in ("function", "file", "arg", "name", "option"))
-    flags = {key: given[key] for key in _DEFINED}
+    given = {"packaging": "source", **context.params}
+    function, file, arg, name, option = (given.get(key) for key in ("function", "file", "arg", "name", "option"))
+    flags = {key: given.get(key) for key in _DEFINED}
     if file is not None and function is not None:
         raise InvalidRequestError(f"{function} and --file cannot be used together; name the function in the definition")
     if file is not None:
@@ -359,6 +389,10 @@ def _build_function_trainer(function: str, arg: list[str] | None, flags: dict[st
     code = flags["code"]
     is_reference = code or flags["packaging"] == "reference"
     load: Callable[[str], Any] = str if is_reference else definition_file.import_function
+    if flags["extra"]:
+        if not flags["requirements"]:
+            raise InvalidRequestError("--extra needs a file with extras: add -r pyproject.toml or -r uv.lock")
+        flags = {**flags, "requirements": f"{flags['requirements']}[{','.join(flags['extra'])}]"}
     if flags["requirements"] and not requirements_file.is_requirements_file(flags["requirements"]):
         raise InvalidRequestError(
             f"--requirements takes a .txt, pyproject.toml or uv.lock, got {flags['requirements']}"
@@ -383,7 +417,7 @@ def _is_project(code: str) -> bool:
 
 
 def _build_container_trainer(arg: list[str] | None, flags: dict[str, Any]) -> CustomTrainerContainer:
-    function_flags = {key: flags[key] for key in ("package", "requirements", "code", "code_uri", "packaging")}
+    function_flags = {key: flags[key] for key in ("package", "requirements", "extra", "code", "code_uri", "packaging")}
     _reject_flags(
         arg,
         function_flags,

@@ -150,6 +150,8 @@ class TrainerClient:
         #: Outcomes that this client has found by the option Reuse, by name: `train` returns only that, and the TrainJob
         #: can be deleted before its outcome is asked for.
         self._reused: dict[str, Outcome] = {}
+        #: Functions whose imports were checked, with the digest of their files.
+        self._checked: set[tuple[str, str]] = set()
 
     def list_runtimes(self) -> list[Runtime]:
         """Return the runtimes that a TrainJob can refer to."""
@@ -310,6 +312,7 @@ class TrainerClient:
         """
         request = default_options.apply(request, self._default_options)
         self.backend.dry_run(request if request.context.name else request.with_name(naming.generate_name()))
+        self._warn_of_imports(request)
 
     def submit(
         self,
@@ -346,9 +349,27 @@ class TrainerClient:
                 self._reused[earlier.job.name] = earlier
                 return earlier.job
         submit = self.runs.submit if self.runs.tracks_request(request) else self.backend.submit
-        ref = submit(request, before_create=before_create)
+
+        def check() -> None:
+            self._warn_of_imports(request)
+            if before_create is not None:
+                before_create()
+
+        ref = submit(request, before_create=check)
         self._reused.pop(ref.name, None)
         return ref
+
+    def _warn_of_imports(self, request: TrainJobRequest) -> None:
+        """Warn of imports that will fail, once for each function: some do after the last epoch only."""
+        trainer = request.work.trainer
+        if trainer is None or trainer.code is None:
+            return
+        from trainer_core.packaging.project_imports import find_import_problems  # Reads what is installed.
+
+        key = trainer.code.digest, trainer.code.project.digest if trainer.code.project else ""
+        for problem in () if key in self._checked else find_import_problems(trainer.model_dump()):
+            _log.warning("%s", problem)
+        self._checked.add(key)
 
     def _get_reused(self, job: str | TrainJobRef) -> Outcome | None:
         """Return the outcome that this client has found for a name, or for the ref that it has returned with it."""

@@ -20,7 +20,7 @@ from trainer_core.client import TrainerClient
 from trainer_core.definition import request_builder
 from trainer_core.model.request import PARTS, TrainJobRequest
 from trainer_core.node.requirement import strip_options
-from trainer_core.packaging.project_imports import find_missing_imports
+from trainer_core.packaging.project_imports import find_import_problems
 from trainer_core.runtime_admin import rules
 
 GROUP = "trainjob.lint"
@@ -88,7 +88,10 @@ def find_warnings(definition: Definition) -> Iterator[str]:
     yield from definition.warnings
     packages: dict[str, None] = {}
     for request in request_builder.list_variants(definition.request or {}).values():
-        packages.update(dict.fromkeys((request.get("trainer") or {}).get("packages") or ()))
+        trainer = request.get("trainer") or {}
+        packages.update(dict.fromkeys(trainer.get("packages") or ()))
+        if not (trainer.get("code") or {}).get("project"):
+            yield from dict.fromkeys(find_import_problems(trainer))
     ranges = [strip_options(each) for each in packages if not _is_exact(each)]
     if ranges:
         more = f" and {len(ranges) - _MAX_NAMED} more" if len(ranges) > _MAX_NAMED else ""
@@ -116,17 +119,12 @@ def _validate(definition: Definition) -> Iterator[str]:
             for path, message in validation.list_problems(error, hidden=PARTS):
                 if not any(_overlap(path, unknown) for unknown in unknown_paths):
                     messages[message] = None
-        messages.update(dict.fromkeys(_find_import_problems(request.get("trainer") or {})))
+        trainer = request.get("trainer") or {}
+        if (trainer.get("code") or {}).get("project"):
+            messages.update(dict.fromkeys(find_import_problems(trainer)))
         for message in _find_unknown_fields(request):
             messages[message] = None
     yield from messages
-
-
-def _find_import_problems(trainer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the imports of a function that travels with files which will fail where it trains."""
-    code = trainer.get("code") or {}
-    if code.get("project"):
-        yield from find_missing_imports(code, trainer.get("packages", ()), has_image=bool(trainer.get("image")))
 
 
 def _find_unknown_fields(request: Mapping[str, Any]) -> Iterator[str]:

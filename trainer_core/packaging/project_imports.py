@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from trainer_core.node.requirement import strip_options
@@ -53,9 +54,18 @@ class _Import:
     names: tuple[str, ...] = ()
 
 
+def find_import_problems(trainer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the imports of the function of a request's trainer that will fail where it trains."""
+    code, has_image = trainer.get("code") or {}, bool(trainer.get("image"))
+    # Without files, an image may have any module.
+    if code.get("project") or (code.get("kind") == "source" and not has_image):
+        yield from find_missing_imports(code, trainer.get("packages", ()), has_image)
+
+
 def find_missing_imports(code: Mapping[str, Any], packages: Sequence[str], has_image: bool) -> Iterator[str]:
     """Yield a line for each import that will fail, except in a ``try`` for ImportError and for type checkers."""
-    project = _Modules(read_files(code["project"]), code["project"]["roots"])
+    files = code.get("project") or {}
+    project = _Modules(read_files(files) if files else {}, files.get("roots", ()))
     waiting: list[_File] = []
     if code["kind"] == "reference":
         waiting += project.list_files(str(code["text"]).partition(":")[0])
@@ -189,7 +199,12 @@ def _is_installed(module: str, packages: Sequence[str]) -> bool:
 
 @functools.cache
 def _list_installed_modules() -> frozenset[str]:
-    return frozenset(metadata.packages_distributions())
+    """Return the modules of distributions, and those in the folders of projects that are installed as editable."""
+    links = (link for site in sys.path if site.endswith("-packages") for link in Path(site).glob("*.pth"))
+    lines = (line for link in links for line in link.read_text(errors="replace").splitlines())
+    folders = (Path(line) for line in lines if line.startswith("/") and Path(line).is_dir())
+    editable = {each.stem for folder in folders for each in folder.iterdir()}
+    return frozenset(metadata.packages_distributions()) | editable
 
 
 def _normalize(name: str) -> str:

@@ -39,7 +39,14 @@ _SOURCE_KEYS = frozenset({"path", "git", "url", "source"})
 
 def is_requirements_file(path: str) -> bool:
     """Return whether a path has the name of a file that `read_packages` reads."""
+    path = split_extras(path)[0]
     return "://" not in path and (path.endswith(".txt") or Path(path).name in ("pyproject.toml", "uv.lock"))
+
+
+def split_extras(path: str) -> tuple[str, list[str]]:
+    """Return the path of a file and the extras behind it: ``uv.lock[gpu]`` → ``uv.lock``, ``["gpu"]``."""
+    path, _, extras = path.partition("[")
+    return path, [each.strip() for each in extras.rstrip("]").split(",") if each.strip()]
 
 
 @dataclass
@@ -69,8 +76,9 @@ def read_packages(
     packages = Packages(folder.resolve(), project)
     for entry in [given] if isinstance(given, str) else given:
         if is_requirements_file(entry):
-            path = folder / entry
-            found = list(dict.fromkeys(_read_file(path, packages)))
+            name, extras = split_extras(entry)
+            path = folder / name
+            found = list(dict.fromkeys(_read_file(path, packages, extras)))
             if packages.extra_urls:
                 packages.index_urls = [*(packages.index_urls or [_DEFAULT_INDEX]), *packages.extra_urls]
                 packages.extra_urls = []
@@ -137,11 +145,13 @@ def _read_toml(path: Path) -> Mapping[str, Any]:
     return data
 
 
-def _read_file(path: Path, packages: Packages) -> Iterator[str]:
+def _read_file(path: Path, packages: Packages, extras: Sequence[str]) -> Iterator[str]:
     if path.name == "uv.lock":
-        yield from sorted(_read_uv_lock(path, packages))
+        yield from sorted(_read_uv_lock(path, packages, extras))
     elif path.name == "pyproject.toml":
-        yield from _read_pyproject(path)
+        yield from _read_pyproject(path, extras)
+    elif extras:
+        _check_extras(path, extras, {})
     else:
         yield from _read_lines(path, 0, packages)
 
@@ -279,10 +289,12 @@ def _list_dependencies(data: Mapping[str, Any], path: Path) -> list[str]:
     return [str(each) for each in dependencies]
 
 
-def _read_pyproject(path: Path) -> list[str]:
+def _read_pyproject(path: Path, extras: Sequence[str]) -> list[str]:
     """Return the dependencies of a project, of which no table of a tool says where they come from."""
     data = _read_toml(path)
-    dependencies = _list_dependencies(data, path)
+    optional = _get_table(data, "project", "optional-dependencies")
+    _check_extras(path, extras, optional)
+    dependencies = [*_list_dependencies(data, path), *(str(each) for extra in extras for each in optional[extra])]
     source = next(_find_sources(data, path, set(map(_get_name, dependencies))), None)
     if source is not None:
         raise ValueError(
@@ -290,6 +302,14 @@ def _read_pyproject(path: Path) -> list[str]:
             "give the uv.lock, or a requirements.txt with hashes (uv export, poetry export)"
         )
     return dependencies
+
+
+def _check_extras(path: Path, extras: Sequence[str], known: Mapping[str, Any]) -> None:
+    for extra in extras:
+        if extra not in known:
+            raise ValueError(
+                f"packages_to_install: {path.name} has no extra {extra!r}; it has {', '.join(known) or 'none'}"
+            )
 
 
 def _find_sources(data: Mapping[str, Any], path: Path, names: set[str]) -> Iterator[str]:
@@ -314,8 +334,8 @@ def _find_sources(data: Mapping[str, Any], path: Path, names: set[str]) -> Itera
     yield from (f"{key} of uv" for key in ("index-url", "extra-index-url", "find-links") if uv.get(key))
 
 
-def _read_uv_lock(given: Path, packages: Packages) -> Iterator[str]:
-    """Yield the exact versions of what the project needs, with markers; no extras or groups, as `uv sync --no-dev`.
+def _read_uv_lock(given: Path, packages: Packages, extras: Sequence[str]) -> Iterator[str]:
+    """Yield the exact versions of what the project needs, with markers; no groups, as `uv sync --no-dev`.
 
     The project is the member of the workspace in whose folder the lock file is named or, if the file is there, the code
     is.
@@ -335,7 +355,8 @@ def _read_uv_lock(given: Path, packages: Packages) -> Iterator[str]:
             f"packages_to_install: {path} is not the lock file of its folder; write it by uv lock, or give "
             "'path/to/member/uv.lock' for a member of the workspace"
         )
-    markers = _collect_markers(entries, members[own])
+    _check_extras(path, extras, _get_table(entries[members[own]], "optional-dependencies"))
+    markers = _collect_markers(entries, members[own], extras)
     if (
         packages.project
         and own.is_relative_to(packages.project.root)
@@ -401,7 +422,9 @@ class _Visit(NamedTuple):
     markers: frozenset[str]
 
 
-def _collect_markers(packages: list[Mapping[str, Any]], root: int) -> dict[int, list[frozenset[str]]]:
+def _collect_markers(
+    packages: list[Mapping[str, Any]], root: int, extras: Sequence[str]
+) -> dict[int, list[frozenset[str]]]:
     """Return the packages that one of them needs, by index: the smallest sets of markers that must all hold.
 
     A package and each of its extras are visited in the order of the size of these sets, so that none is visited again
@@ -412,7 +435,7 @@ def _collect_markers(packages: list[Mapping[str, Any]], root: int) -> dict[int, 
         by_name.setdefault(package.get("name"), []).append(index)
     markers: dict[tuple[int, str], list[frozenset[str]]] = {}
     numbers = itertools.count()
-    queue = [_Visit(0, next(numbers), root, "", frozenset())]
+    queue = [_Visit(0, next(numbers), root, extra, frozenset()) for extra in ("", *extras)]
     while queue:
         visit = heapq.heappop(queue)
         known = markers.setdefault((visit.package, visit.extra), [])

@@ -38,10 +38,8 @@ _READS_ANNOTATIONS = {"__annotations__", "get_annotations", "get_type_hints", "s
 _LAZY_FLAG = __future__.annotations.compiler_flag
 #: The address of an object, or the functions around one, in its repr. Each word is tried once: reprs can be long.
 _PLACE = re.compile(r" at 0x[0-9a-fA-F]+|(?<![\w.<>])[\w.<>]*<locals>\.")
-_REMEDY = (
-    'or send its files with code="path/to/project", or use packaging="reference" (a module that is installed in the '
-    'job) or packaging="cloudpickle"'
-)
+_FILES = 'send its files with code="path/to/project" (command: --code .)'
+_REMEDY = 'or use packaging="reference" (a module that is installed in the job) or packaging="cloudpickle"'
 
 
 def extract_source(func: Callable[..., Any]) -> tuple[str, str]:
@@ -199,7 +197,7 @@ def _runnable(text: str, func: Callable[..., Any], node: ast.FunctionDef, name: 
     if missing:
         _refuse(
             f"{name} uses {', '.join(dict.fromkeys(missing))}, defined outside it, which its source does not contain",
-            "import or define it in the function",
+            f"{_FILES}, or import or define it in the function",
         )
     if raw.__code__.co_flags & _LAZY_FLAG:
         return _LAZY + text
@@ -323,4 +321,5 @@ def _scopes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _refuse(what: str, remedy: str) -> NoReturn:
-    raise ValueError(f"{what}; {remedy}, {_REMEDY}")
+    remedies = remedy if _FILES in remedy else f"{remedy}, or {_FILES}"
+    raise ValueError(f"{what}; {remedies}, {_REMEDY}")
