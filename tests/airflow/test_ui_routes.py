@@ -377,7 +377,11 @@ def searched(run_dag, home):
 def test_a_search_is_one_row_and_a_page_whose_trials_have_logs_and_are_compared(browse, searched, client):
     user = browse(EDITOR, searched)
     (row,) = browse(EDITOR).get("api/jobs", dag="tuned", column=["metric.loss", "param.x"]).json()["jobs"]
-    assert (row["is_search"], row["status"], row["summary"]) == (True, "Complete", "3 of 3, best loss 1 (trial 1)")
+    assert (row["is_search"], row["status"], row["summary"]) == (
+        True,
+        "Complete",
+        "3 of 3, best loss 1 (minimized, trial 1)",
+    )
     assert row["columns"] == {"metric.loss": 1.0, "param.x": 1.0}
 
     page = user.get("api/search").json()
@@ -403,7 +407,7 @@ def test_a_search_whose_trainjobs_are_deleted_has_the_trials_of_its_xcoms(browse
         client.delete_job(job.name)
     page = browse(EDITOR, searched).get("api/search").json()
     assert "does not exist" in page["unreachable"]
-    assert (page["best"], page["summary"]) == (1, "3 of 3, best loss 1 (trial 1)")
+    assert (page["best"], page["summary"]) == (1, "3 of 3, best loss 1 (minimized, trial 1)")
     assert [trial["value"] for trial in page["trials"]] == [4.0, 1.0, 9.0]
 
 

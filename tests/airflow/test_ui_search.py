@@ -66,10 +66,10 @@ def test_a_search_that_cannot_be_read_has_the_best_trials_of_its_task(open_page)
 
 def test_a_search_is_one_row_of_the_list_and_links_to_its_page(open_page):
     row = {**TASK, "label": "tune", "name": "search", "is_search": True, "status": "Running", "created": CREATED}
-    row |= {"summary": "14 of 20, 4 running, best val_loss 0.21 (trial 9)", "progress": {"percentage": 70}}
+    row |= {"summary": "14 of 20, 4 running, best val_loss 0.21 (minimized, trial 9)", "progress": {"percentage": 70}}
     page = open_page({"api/jobs": {"dags": [TASK["dag_id"]], "jobs": [row], "columns": [], "older": None}})
     found = page.get_by_role("row", name="tune")
-    expect(found).to_contain_text("14 of 20, 4 running, best val_loss 0.21 (trial 9)")
+    expect(found).to_contain_text("14 of 20, 4 running, best val_loss 0.21 (minimized, trial 9)")
     expect(found.get_by_role("progressbar")).to_have_attribute("value", "70")
     expect(found.get_by_role("checkbox")).to_have_count(0)
     assert found.get_by_role("link", name="tune").get_attribute("href") == f"search?{urllib.parse.urlencode(TASK)}"

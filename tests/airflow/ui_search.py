@@ -42,7 +42,8 @@ def search(**changes):
         "backend": "kubernetes",
         "created": CREATED,
         "status": "Running",
-        "summary": f"23 of 30, 1 running, 12 stopped early, best val_loss {BEST['value']} (trial {BEST['number']})",
+        "summary": "23 of 30, 1 running, 12 stopped early, "
+        f"best val_loss {BEST['value']} (minimized, trial {BEST['number']})",
         "metric": "val_loss",
         "direction": "minimize",
         "algorithm": "RandomSearch",

@@ -73,7 +73,7 @@ def test_a_search_that_fails_ends_the_wait_for_its_success_at_once(
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(driver, "wait_any", lambda _, seconds: pauses.append(seconds))
-    name = start(client, objectives=[Objective("f1")])
+    name = start(client, objectives=[Objective("f1", "maximize")])
     with pytest.raises(RuntimeError, match=r"is Failed: .*reported no f1, but: accuracy, loss"):
         client.wait_for_job_status(name, timeout=600)
     assert client.get_best_results(name) is None

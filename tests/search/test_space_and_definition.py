@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from trainer_core import Asha, GridSearch, MedianStop, Objective, OptunaSampler, RandomSearch, Search, TrialConfig
 from trainer_core.base.errors import InvalidRequestError
 from trainer_core.search import sampling
-from trainer_core.search.definition import SearchDefinition
+from trainer_core.search.definition import Direction, SearchDefinition
 from trainer_core.search.history import RungReport, SettledTrial, parse_lines
 from trainer_core.search.space import Choice, LogUniform, RandInt, Uniform, count_cells, get_cell, parse_space, scale
 
@@ -122,7 +122,13 @@ def test_a_cell_has_the_parameters_in_the_order_of_the_space_and_ends_with_the_l
         ({"objectives": ["loss", "loss"]}, "objectives must be a list of Objective"),
         ({"objectives": [{"metric": "a"}, {"metric": "a"}]}, "name a metric twice"),
         ({"objectives": [{"direction": "up"}]}, "direction must be one of minimize, maximize"),
+        (
+            {"objectives": [{"metric": "val/acc@1"}]},
+            "'val/acc@1' usually grows as a model gets better; write direction=",
+        ),
+        ({"objectives": Objective("accuracy")}, "write direction='maximize' (or direction='minimize')"),
         ({"algorithm": "Bayes"}, "algorithm must be one of RandomSearch, GridSearch, OptunaSampler"),
+        ({"algorithm": "Bayes"}, "such as {RandomSearch: {random_state: …}}"),
         ({"algorithm": {"OptunaSampler": {"name": "cmaes"}}}, "must be one of tpe, gp"),
         ({"algorithm": {"OptunaSampler": {"seed": 1}}}, "use random_state"),
         ({"algorithm": GridSearch(), "search_space": {"lr": {"uniform": [0, 1]}}}, "a range of floats has no grid"),
@@ -135,6 +141,20 @@ def test_a_cell_has_the_parameters_in_the_order_of_the_space_and_ends_with_the_l
 def test_an_invalid_definition_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         define(**fields)
+
+
+@given(metric=st.sampled_from(["loss", "val_acc", "f1", "x"]), direction=st.sampled_from(["minimize", "maximize"]))
+def test_a_direction_that_is_given_holds_and_is_kept(metric: str, direction: str) -> None:
+    definition = define(objectives=[{"metric": metric, "direction": direction}])
+    stored = definition.to_dict()
+
+    assert definition.direction.value == direction
+    assert SearchDefinition.from_dict(stored) == SearchDefinition.parse(**stored) == definition
+
+
+def test_a_search_that_was_stored_without_a_direction_can_be_read() -> None:
+    stored = {"search_space": {"lr": [1, 2]}, "objectives": [{"metric": "accuracy"}]}
+    assert SearchDefinition.from_dict(stored).direction is Direction.MINIMIZE
 
 
 def test_limits_and_the_goal_do_not_change_the_digest_and_all_else_does() -> None:

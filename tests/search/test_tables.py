@@ -67,7 +67,7 @@ def test_the_progress_counts_trials_by_what_they_do_and_lost_ones_as_failed() ->
         BEST,
         settle(7, "Lost"),
     ]
-    line = "4 of 9, 3 running, 1 paused, 1 stopped early, 2 failed, best loss 0.123457 (trial 6)"
+    line = "4 of 9, 3 running, 1 paused, 1 stopped early, 2 failed, best loss 0.123457 (minimized, trial 6)"
     assert tables.describe(DEFINITION, build_table(*trials, best=BEST)) == line
     assert tables.describe(DEFINITION, build_table(RUNNING)) == "0 of 9, 1 running"
 
@@ -101,11 +101,14 @@ STOPPED = settle(4, "Stopped early", 0.5, gpu_hours=2.0)
         ),
         (
             build_table(BEST, best=BEST, reason=GOAL),
-            "a trial reached the goal: 1 of 9, best loss 0.123457 (trial 6)",
+            "a trial reached the goal: 1 of 9, best loss 0.123457 (minimized, trial 6)",
         ),
         (
             build_table(STOPPED, best=STOPPED, reason=TIMEOUT),
-            "its time was over: 1 of 9, 1 stopped early, best loss 0.5 (trial 4); no trial was trained fully",
+            (
+                "its time was over: 1 of 9, 1 stopped early, best loss 0.5 (minimized, trial 4); "
+                "no trial was trained fully"
+            ),
         ),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_search_is_a_run_with_its_best_trial_and_the_others_below_it(debug, tr
     }
     assert parent["metrics"] == {"best": 0.0, "loss": 0.0}
     assert [point[:2] for point in parent["history"]["best"]] == [[0, 4.0], [1, 0.0], [2, 0.0]]
-    assert parent["tags"]["mlflow.note.content"] == "3 of 3, best loss 0 (trial 1)"
+    assert parent["tags"]["mlflow.note.content"] == "3 of 3, best loss 0 (minimized, trial 1)"
     assert parent["tags"]["trainjob.best.job"] == trials[1]["name"]
     assert json.loads(parent["tags"]["trainjob.search.limits"])["num_trials"] == 3
     assert [run["tags"]["mlflow.parentRunId"] for run in trials] == [parent["id"]] * 3
@@ -89,7 +89,7 @@ def test_an_extended_search_continues_its_run(debug, tracked, experiment, read_r
 @pytest.mark.parametrize(
     ("changes", "end", "status"),
     [
-        ({"objectives": [Objective("f1")]}, TrainerClient.wait_for_search, "FAILED"),
+        ({"objectives": [Objective("f1", "maximize")]}, TrainerClient.wait_for_search, "FAILED"),
         ({}, TrainerClient.cancel_optimization_job, "KILLED"),
         ({}, TrainerClient.delete_optimization_job, "KILLED"),
     ],

@@ -52,6 +52,13 @@ RESERVED_INITIALIZER_ENV = frozenset(
     {"STORAGE_URI", "ROLE", "LINK", "IGNORE_PATTERNS", "CACHE", "TARGET", "PRIVATE", "TERMINATION_LOG"}
 )
 
+#: Words in the names of metrics that grow as a model gets better, and of those that do not whatever else they contain.
+_GROWING = re.compile(
+    "acc|accuracy|ap|auc|auprc|auroc|bleu|correct|dice|f1|hits|iou|kappa|map|mcc|miou|mrr|ndcg|precision|psnr|r2|recall|"
+    "return|reward|rouge|score|sensitivity|specificity|ssim|top1|top5"
+)
+_SHRINKING = re.compile("err|error|loss|mae|mse|nll|perplexity|ppl|rmse")
+_WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+")
 #: Counts are int32 in the Kubernetes API.
 _MAX_COUNT = 2**31 - 1
 #: As in Airflow's database.
@@ -477,3 +484,9 @@ def check_load(load: object) -> None:
     """Check what a TrainJob starts from."""
     if load not in _LOADS:
         check_place_uri(f"Checkpoints load must be {', '.join(_LOADS)} or a URI: it", load)
+
+
+def is_growing(metric: str) -> bool:
+    """Return whether a metric is known by its name to grow as a model gets better."""
+    words = [word.lower() for word in _WORDS.findall(metric)]
+    return any(map(_GROWING.fullmatch, words)) and not any(map(_SHRINKING.fullmatch, words))

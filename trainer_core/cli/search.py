@@ -94,7 +94,7 @@ def open_search(client: TrainerClient, path: str) -> SearchDriver:
     if unknown or "trial" not in data or "search_space" not in data:
         problem = f"the unknown key {list_names(unknown)}" if unknown else "no trial: or no search_space:"
         raise InvalidRequestError(f"{path} has {problem}; a search has {', '.join(_KEYS)}")
-    definition = SearchDefinition.from_dict({key: data[key] for key in _KEYS[2:] if data.get(key) is not None})
+    definition = SearchDefinition.parse(**{key: data[key] for key in _KEYS[2:] if data.get(key) is not None})
     name = data.get("name") or (Path(path).stem if path != "-" else None)
     if not isinstance(data["trial"], dict):
         raise InvalidRequestError(

@@ -44,7 +44,8 @@ class Objective:
 
     Args:
         metric: Name of the metric: a number of the result, or one that `progress` reports.
-        direction: ``"minimize"`` (the default) or ``"maximize"``.
+        direction: ``"minimize"`` (the default) or ``"maximize"``. For a metric that is known to grow, such as
+            ``"accuracy"``, it must be set.
         value: Which report counts: ``"last"`` (the default), or the ``"min"``, ``"max"`` or ``"best"`` of all.
         goal: The search is complete when a trial reaches this value. The default is none.
 
@@ -62,6 +63,8 @@ class Objective:
         if not self.metric.isprintable():
             raise ValueError(f"Objective metric must be one line of printable characters, got {redact(self.metric)}")
         validation.check_one_of("Objective direction", self.direction, [each.value for each in Direction])
+        # Whether it was given: as a text, or another one than the default.
+        object.__setattr__(self, "_is_directed", self.direction is not Direction.MINIMIZE)
         object.__setattr__(self, "direction", Direction(self.direction))
         validation.check_one_of("Objective value", self.value, _VALUES)
         if self.goal is not None:
@@ -285,6 +288,7 @@ class SearchDefinition:
         trial_config: object = None,
         algorithm: object = None,
         stop: object = None,
+        is_stored: bool = False,
     ) -> SearchDefinition:
         """Return the definition for objects or plain data: ``algorithm={"RandomSearch": {"random_state": 1}}``."""
         space = parse_space(search_space)
@@ -302,11 +306,11 @@ class SearchDefinition:
             raise ValueError(
                 "OptunaSampler with a lag waits for trials to end, but Asha with promote pauses them; leave out the lag"
             )
-        return cls(space, _parse_objectives(objectives), config, chosen, policy)
+        return cls(space, _parse_objectives(objectives, is_stored), config, chosen, policy)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SearchDefinition:
-        """Read what `to_dict` returned; also the part of a definition file that concerns the search."""
+        """Read what `to_dict` returned."""
         known = ("search_space", "objectives", "trial_config", "algorithm", "stop")
         unknown = [name for name in data if name not in known]
         if unknown:
@@ -315,12 +319,14 @@ class SearchDefinition:
             )
         if "search_space" not in data:
             raise ValueError("a search needs a search_space such as {'lr': {'loguniform': [1e-4, 1e-1]}}")
-        return cls.parse(**data)
+        return cls.parse(**data, is_stored=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the definition as plain JSON data, without defaults."""
         data: dict[str, Any] = {"search_space": {name: each.to_plain() for name, each in self.space.items()}}
         data["objectives"] = [_to_fields(each) for each in self.objectives]
+        if validation.is_growing(self.objective.metric):
+            data["objectives"][0]["direction"] = self.direction.value
         data["trial_config"] = _to_fields(self.trial_config)
         data["algorithm"] = _to_named(self.algorithm)
         if self.stop is not None:
@@ -396,7 +402,7 @@ def build_search_data(is_late: Callable[[Any], bool], **parts: Any) -> dict[str,
     return {name: checked.get(name, value) for name, value in parts.items() if value is not None}
 
 
-def _parse_objectives(data: object) -> tuple[Objective, ...]:
+def _parse_objectives(data: object, is_stored: bool) -> tuple[Objective, ...]:
     if data is None:
         return (Objective(),)
     if isinstance(data, (Objective, Mapping)):
@@ -413,6 +419,11 @@ def _parse_objectives(data: object) -> tuple[Objective, ...]:
     metrics = [each.metric for each in parsed]
     if len(set(metrics)) < len(metrics):
         raise ValueError(f"objectives name a metric twice: {', '.join(metrics)}")
+    if not is_stored and validation.is_growing(metrics[0]) and not vars(parsed[0])["_is_directed"]:
+        raise ValueError(
+            f"objectives: {metrics[0]!r} usually grows as a model gets better; write direction='maximize' (or "
+            "direction='minimize')"
+        )
     return tuple(parsed)
 
 
@@ -427,7 +438,8 @@ def _parse_named(what: str, data: object, kinds: Sequence[type[Any]]) -> Any:
         ((name, arguments),) = data.items()
     if name not in known or not isinstance(arguments, Mapping):
         raise ValueError(
-            f"{what} must be one of {', '.join(known)}, or a dict of the name and its fields, got {redact(data)}"
+            f"{what} must be one of {', '.join(known)}, or a dict of the name and its fields such as "
+            f"{{{kinds[0].__name__}: {{{fields(kinds[0])[0].name}: …}}}}, got {redact(data)}"
         )
     kind = known[str(name)]
     if kind is OptunaSampler:

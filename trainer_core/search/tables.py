@@ -63,7 +63,7 @@ def get_status(table: SearchTable) -> str:
 
 
 def describe(definition: SearchDefinition, table: SearchTable) -> str:
-    """Return the progress in a line: ``14 of 20, 4 running, 6 stopped early, best val_loss 0.21 (trial 9)``."""
+    """Return the progress in a line: ``14 of 20, 4 running, 6 stopped early, best loss 0.21 (minimized, trial 9)``."""
     counts: dict[str, int] = {}
     for trial in table.trials.values():
         status = trial.status.lower() if trial.settled or trial.status == "Paused" else "running"
@@ -74,7 +74,8 @@ def describe(definition: SearchDefinition, table: SearchTable) -> str:
     failed = counts.get("failed", 0) + counts.get("lost", 0)
     parts += [f"{failed} failed"] if failed else []
     if table.best is not None and table.best.value is not None:
-        parts.append(f"best {definition.objective.metric} {table.best.value:.6g} (trial {table.best.number})")
+        how = f"{definition.direction.value}d, trial {table.best.number}"
+        parts.append(f"best {definition.objective.metric} {table.best.value:.6g} ({how})")
     return ", ".join(parts)
 
 

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from trainer_core.base import validation
 from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
 from trainer_core.model.request import KEPT_CHECKPOINTS
-
-#: Words in the names of metrics that grow as a model gets better, and of those that do not whatever else they contain.
-_GROWING = re.compile(
-    "acc|accuracy|ap|auc|auprc|auroc|bleu|correct|dice|f1|hits|iou|kappa|map|mcc|miou|mrr|ndcg|precision|psnr|r2|recall|"
-    "return|reward|rouge|score|sensitivity|specificity|ssim|top1|top5"
-)
-_SHRINKING = re.compile("err|error|loss|mae|mse|nll|perplexity|ppl|rmse")
-_WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+")
 
 
 @dataclass
@@ -96,8 +87,7 @@ class Checkpoints(BaseOption):
             raise ValueError(
                 f"Checkpoints keep_best must be the name of a metric; write keep_best={name!r}, mode='max'"
             )
-        words = [word.lower() for word in _WORDS.findall(self.keep_best)]
-        if self.mode is None and any(map(_GROWING.fullmatch, words)) and not any(map(_SHRINKING.fullmatch, words)):
+        if self.mode is None and validation.is_growing(self.keep_best):
             raise ValueError(
                 f"Checkpoints keep_best: {self.keep_best!r} usually grows as a model gets better; write "
                 f"keep_best={self.keep_best!r}, mode='max' (or mode='min')"
