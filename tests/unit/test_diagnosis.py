@@ -30,6 +30,12 @@ def test_an_exception_is_a_user_error_and_not_retryable():
     assert (diagnosis.traceback, diagnosis.log_tail, diagnosis.retryable) == ("Traceback …", ("a", "b"), False)
 
 
+def test_the_reason_of_an_error_in_a_worker_of_a_data_loader_is_the_workers_own():
+    original = "Original Traceback (most recent call last):\n  File …\nKeyError: 'row 7'\n"
+    worker = StepFacts("node-0", 1, error_type="KeyError", error_message=f"Caught KeyError in worker 0.\n{original}")
+    assert diagnose(Facts(steps=[worker])).reason == "KeyError: 'row 7'"
+
+
 def test_a_reason_has_no_control_characters():
     colored = StepFacts("node-0", 1, error_type="ValueError", error_message="\x1b[31mbad\x1b[0m\tshape \0")
     assert diagnose(Facts(steps=[colored])).reason == r"ValueError: \x1b[31mbad\x1b[0m\tshape \x00"

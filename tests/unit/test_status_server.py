@@ -14,14 +14,17 @@ import socket
 import ssl
 import stat
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from hypothesis import given, strategies as st
 from node_process import BARE, Node
 from status_endpoint import Endpoint
 from tqdm import tqdm
@@ -266,6 +269,40 @@ def test_the_outermost_bar_of_tqdm_is_shown_where_nothing_reports(bars, tmp_path
         while not (second := lines()):
             time.sleep(0.01)
     assert (first, second) == ([{"step": 3, "total": 4}], [{"step": 4, "total": 4}])
+
+
+@given(epochs=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=6))
+def test_bars_one_after_the_other_count_steps_and_never_reach_the_end_of_the_job(epochs):
+    server = StatusServer(Path())
+    with contextlib.redirect_stdout(io.StringIO()) as log:
+        for total, steps in epochs:
+            with tqdm(total=total, file=io.StringIO()) as batches:
+                for _ in range(min(total, steps)):
+                    batches.update()
+                    server._show_bar()
+
+    shown = [parse_progress(line) for line in log.getvalue().splitlines()]
+    assert shown == [{"step": step} for step in range(1, sum(map(min, epochs)) + 1)]
+
+
+def test_a_bar_after_that_of_the_epochs_is_not_the_job(tmp_path, lines):
+    server = StatusServer(tmp_path)
+    with tqdm(total=4, file=io.StringIO()) as epochs:
+        with tqdm(total=7, file=io.StringIO()):
+            server._show_bar()
+        epochs.update()
+        server._show_bar()
+    with tqdm(total=9, file=io.StringIO()):
+        server._show_bar()
+
+    assert lines() == [{"step": 0, "total": 4}, {"step": 1, "total": 4}]
+
+
+def test_bars_are_not_read_where_the_function_can_report_itself(bars, tmp_path, monkeypatch, lines):
+    monkeypatch.setitem(sys.modules, "trainer_core.node.progress", ModuleType("progress"))
+    StatusServer(tmp_path)._show_bar()
+
+    assert lines() == []
 
 
 def test_a_bar_is_not_shown_beside_the_reports_of_a_library(bars, tmp_path, monkeypatch, lines):

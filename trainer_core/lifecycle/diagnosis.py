@@ -73,6 +73,7 @@ _FATAL_ERROR = re.compile(r"Fatal Python error: (Aborted|Segmentation fault|Bus 
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid.*\) is killed by signal: Killed|died with <Signals.SIGKILL")
 #: NCCL's watchdog aborts a process whose peers do not answer.
 _WATCHDOG = "Watchdog caught collective operation timeout"
+_TRACEBACK = "Original Traceback (most recent call last):"
 _NO_REASON = "it failed without a reported reason; see its log"
 
 
@@ -454,5 +455,6 @@ def _get_last_line(step: StepFacts) -> str:
 
 
 def _get_first_line(text: str) -> str:
+    """Return the first line of an error; of one with the traceback of a DataLoader's worker, that worker's own last."""
     lines = text.strip().splitlines()
-    return lines[0] if lines else text
+    return lines[-1 if _TRACEBACK in text else 0] if lines else text

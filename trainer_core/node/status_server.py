@@ -36,6 +36,8 @@ _MAX_CLIENTS = 32
 _REST = 20.0
 #: Seconds after a connection that could not be accepted.
 _PAUSE = 0.05
+#: The module by which a function reports itself, another copy than that of this package.
+_PROGRESS = "trainer_core.node.progress"
 #: Seconds between two reads of the bars of tqdm.
 _BARS = 5.0
 #: Seconds to pass the last report on, after the function has returned.
@@ -62,7 +64,10 @@ class StatusServer:
         self._token = b""
         self._path = ""
         self._total: float = 0
-        self._bar: tuple[float, float] | None = None
+        #: The bar that was shown last, by the time of its begin, and its step; steps of bars before it; the job's bar.
+        self._bar: tuple[float, float] = (0, 0)
+        self._done: float = 0
+        self._outer: float | None = None
         self._is_used = False
         self._before: dict[str, str | None] = {}
         self._socket: socket.socket | None = None
@@ -245,20 +250,27 @@ class StatusServer:
         self._print(step, total, metrics)
 
     def _show_bar(self) -> None:
-        """Show the outermost bar of tqdm, unless a library reports to this server. Bars of bytes are downloads."""
+        """Show the outermost bar of tqdm, unless the training or a library reports. Bars of bytes are downloads.
+
+        Only a bar with another one inside is that of the job: one alone may be inside an epoch, and counts steps.
+        """
         tqdm = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
         bars = [bar for bar in getattr(tqdm, "_instances", ()) if bar.total and bar.unit != "B"]
-        if bars and not self._is_used:
-            outermost = min(bars, key=lambda bar: abs(bar.pos))
-            state = (outermost.n, outermost.total)
-            if state != self._bar:
-                self._bar = state
-                self._print(*state)
+        if not bars or self._is_used or sys.modules.get(_PROGRESS, progress) is not progress:
+            return
+        outermost = min(bars, key=lambda bar: abs(bar.pos))
+        begun, step = outermost.start_t, outermost.n
+        self._outer = begun if len(bars) > 1 else self._outer
+        if self._outer not in (None, begun) or (begun, step) == self._bar:
+            return
+        self._done += self._bar[1] if self._bar[0] != begun else 0
+        self._bar = (begun, step)
+        self._print(*((step, outermost.total) if self._outer else (self._done + step, None)))
 
     @staticmethod
     def _print(step: float | None, total: float | None, metrics: Mapping[str, Any] | None = None) -> None:
         # The function may have imported another copy of this package. What it reports itself comes first.
-        module = sys.modules.get("trainer_core.node.progress", progress)
+        module = sys.modules.get(_PROGRESS, progress)
         if not getattr(module, "is_called", False):
             module._reporter.report(step, total, metrics)
 
