@@ -413,3 +413,21 @@ def test_the_error_of_a_missing_extra_has_the_pip_command():
         "trainjob: the command needs the package typer, which is not installed: "
         "pip install -e '.[cli]' in a clone of trainjob-workflows\n"
     )
+
+
+def test_several_jobs_are_deleted_and_none_if_one_does_not_exist(trainjob):
+    for name in ("one", "two", "three"):
+        trainjob("submit", "train:train", "-a", "x=1", *RUN, "--name", name, "--wait")
+
+    assert trainjob("delete", "one", "absent").returncode == 3
+    assert trainjob("delete", "one", "two").stdout == "one deleted\ntwo deleted\n"
+    assert [job["name"] for job in trainjob.json("list")] == ["three"]
+
+
+def test_finished_jobs_are_deleted_and_no_other_one(trainjob):
+    trainjob("submit", "train:train", "-a", "x=1", *RUN, "--name", "ended", "--wait")
+    trainjob("submit", "train:wait_for", "-a", "path=never", *RUN, "--name", "running")
+
+    assert trainjob("delete", "--finished").stdout == "ended deleted\n"
+    assert [job["name"] for job in trainjob.json("list")] == ["running"]
+    assert trainjob("delete").returncode == trainjob("delete", "running", "--finished").returncode == 2

@@ -403,11 +403,21 @@ def _list_runs(
     return kfp_runs.list_pipeline_runs(config, namespace, of_jobs)
 
 
-def delete(context: typer.Context, name: NameArgument) -> None:
-    """Delete a TrainJob with its logs and files. Exits with 3 if it does not exist."""
+def delete(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(help="Names of TrainJobs.")] = None,
+    finished: Annotated[
+        bool, typer.Option("--finished", help="All that have ended, except the trials of searches.")
+    ] = False,
+) -> None:
+    """Delete TrainJobs with their logs and files. Exits with 3, and deletes none, if one does not exist."""
+    if bool(names) == finished:
+        raise InvalidRequestError("delete takes either the names of TrainJobs or --finished")
     client = _get_client(context)
-    client.delete_job(client.get_job_ref(name))
-    print(f"{name} deleted")
+    ended = [job for job in client.list_jobs() if job.status in _ENDED] if finished else []
+    for ref in [*map(client.get_job_ref, names or [job.name for job in ended if SEARCH_LABEL not in job.labels])]:
+        client.delete_job(ref)
+        print(f"{ref.name} deleted")
 
 
 def _read_status(client: TrainerClient, name: str) -> tuple[TrainJobRef, str]:

@@ -24,7 +24,6 @@ Registry = Annotated[
     ),
 ]
 Alias = Annotated[str, typer.Option(help="Alias that names the best version.")]
-_MAX_METRICS = 3
 
 
 class Mode(str, Enum):
@@ -76,12 +75,12 @@ def runs(
             run.tags.get("trainjob.name", ""),
             run.info.status,
             format_time(datetime.fromtimestamp(run.info.start_time / 1000, timezone.utc)),
-            " ".join(f"{key}={value:g}" for key, value in sorted(run.metrics.items())[:_MAX_METRICS]),
+            " ".join(f"{key}={value:g}" for key, value in sorted(run.metrics.items())),
             url,
         )
         for run, url in newest_first
     ]
-    print_table(("JOB", "STATUS", "STARTED", "METRICS", "URL"), rows)
+    print_table(("JOB", "STATUS", "STARTED", "METRICS", "URL"), rows, folded=2)
 
 
 def promote(
