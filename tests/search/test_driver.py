@@ -392,7 +392,7 @@ def test_a_record_answers_only_its_own_definition(client: TrainerClient) -> None
     assert first is not None
     assert again is not None
     assert again.trials == first.trials
-    with pytest.raises(ConflictError, match=r"differs in: search_space\.x.*`trainjob search tune --delete`"):
+    with pytest.raises(ConflictError, match=r"differs in: search_space\.x.*delete it \(`--delete`\)"):
         open_search(client, search_space={**SPACE, "x": Search.uniform(-2, 1)})
     other = {"trainer": CustomTrainer(add), "runtime": "python"}
     with pytest.raises(ConflictError, match="differs in: trial"):
@@ -779,6 +779,36 @@ def test_the_files_of_a_project_are_packed_once(client: TrainerClient, tmp_path:
     assert len(list_runs(client)) > 1
     assert len(projects) == 1
     assert projects != {None}
+
+
+def test_files_beside_the_code_may_change_while_a_search_is_extended_and_modules_may_not(
+    client: TrainerClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "project_train.py").write_text("def train(x):\n    return {'loss': x}\n")
+    definition = tmp_path / "tune.yaml"
+
+    def start(trials: int) -> str:
+        definition.write_text(f"trial_config: {{num_trials: {trials}}}\n")
+        trainer = CustomTrainer("project_train:train", code=str(tmp_path))
+        return client.optimize(
+            {"trainer": trainer, "runtime": "python"},
+            search_space={"x": Search.uniform(0, 1)},
+            trial_config=TrialConfig(trials, 2),
+            options=[Name("tune")],
+        )
+
+    start(2)
+    start(3)
+    assert "Search tune continues with the files that it began with; changed are tune.yaml" in caplog.text
+    for job in backend(client).list_running():
+        backend(client).complete(job.ref.name, loss=1)
+    start(3)
+    assert [trial for trial, _ in list_trials(client)] == [0, 1, 2]
+    (tmp_path / "project_train.py").write_text("def train(x):\n    return {'loss': -x}\n")
+    message = r"other modules of the project: project_train\.py\..*`trainjob search tune --wait`"
+    with pytest.raises(ConflictError, match=message):
+        start(3)
+    assert len({job.request.project for job in list_runs(client)}) == 1
 
 
 def test_projects_that_fill_a_cluster_are_refused_with_both_sizes() -> None:

@@ -188,12 +188,16 @@ class SearchDriver:
         is_found = definition is None or template is None
         if definition is None or template is None:
             definition, template = _read_definition(owner, own)
+        elif own and template.project is not None:
+            ref, request = _get_newest(own)
+            if request.project is not None:
+                template = templates.keep_project(_get_name(owner), client.backend.get_code(ref), template)
         template = client.backend.resolve_request(templates.strip_template(template))
         if isinstance(client.config, ClusterConfig):
             templates.check_project_size(template, definition.trial_config.num_trials)
         driver = cls(client, owner, definition, template)
         if own and not is_found:
-            templates.check_same_search(_get_newest(own), template, definition)
+            templates.check_same_search(_get_newest(own)[1], template, definition)
         driver._read_settings([section for section, _ in own])
         driver._run = driver._open_run()
         names = {ref.name for _, (ref, _, _) in own}
@@ -753,10 +757,10 @@ def _read_definition(
     if limits is None:
         name = _get_name(owner)
         raise JobNotFoundError(f"search {name!r} does not exist; `trainjob searches` lists the existing ones")
-    return SearchDefinition.from_dict(limits.definition), templates.restore_template(_get_newest(entries))
+    return SearchDefinition.from_dict(limits.definition), templates.restore_template(_get_newest(entries)[1])
 
 
-def _get_newest(entries: Sequence[tuple[SearchEntry, snapshot.SearchJob]]) -> TrainJobRequest:
-    """Return the request of the newest trial; of a record, which has no template, only if no trial is left."""
-    _, (_, request, _) = max(entries, key=lambda entry: (entry[0].kind == "run", entry[0].entry))
-    return request
+def _get_newest(entries: Sequence[tuple[SearchEntry, snapshot.SearchJob]]) -> tuple[TrainJobRef, TrainJobRequest]:
+    """Return the newest trial; a record, which has no template, only if no trial is left."""
+    _, (ref, request, _) = max(entries, key=lambda entry: (entry[0].kind == "run", entry[0].entry))
+    return ref, request

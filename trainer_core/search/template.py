@@ -6,6 +6,7 @@ Pure functions.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -29,10 +30,12 @@ from trainer_core.model.request import (
     Work,
 )
 from trainer_core.node import env
+from trainer_core.packaging import project
 from trainer_core.search.definition import SearchDefinition
 from trainer_core.search.parameters import apply_objective, apply_parameters, convert_parameter
 from trainer_core.search.space import Distribution, scale
 
+_log = logging.getLogger(__name__)
 #: Bytes that the files of a project may have in all trials of a search on a cluster.
 _MAX_PROJECTS = 50_000_000
 #: Fields of an image that may have placeholders of parameters.
@@ -149,8 +152,24 @@ def check_same_search(entry: TrainJobRequest, template: TrainJobRequest, definit
     name = section.key.removeprefix("search/")
     raise ConflictError(
         f"search {name!r} exists with another definition; it differs in: {', '.join(fields or ['trial'])}. "
-        f"Choose another name, or delete it first (`trainjob search {name} --delete`)"
+        f"Choose another name, continue it as it is (`trainjob search {name} --wait`), or delete it (`--delete`)"
     )
+
+
+def keep_project(name: str, code: Code | None, template: TrainJobRequest) -> TrainJobRequest:
+    """Return a template with the files of its project that a trial has, unless modules among them differ."""
+    begun, now = code.project if code else None, template.project
+    if begun is None or now is None or begun.digest == now.digest or not (begun.archive and now.archive):
+        return template
+    files = [project.read_files({"archive": each.archive}) for each in (begun, now)]
+    changed = sorted(path for path in files[0].keys() | files[1].keys() if files[0].get(path) != files[1].get(path))
+    if modules := [path for path in changed if path.endswith(".py")]:
+        raise ConflictError(
+            f"search {name!r} exists with other modules of the project: {', '.join(modules)}. Choose another name, "
+            f"continue it with those that it has (`trainjob search {name} --wait`), or delete it (`--delete`)"
+        )
+    _log.warning("Search %s continues with the files that it began with; changed are %s", name, ", ".join(changed))
+    return template.with_project(**begun.model_dump())
 
 
 def check_continuable(request: TrainJobRequest) -> None:
@@ -158,8 +177,8 @@ def check_continuable(request: TrainJobRequest) -> None:
     code = request.work.trainer.code if request.work.trainer else None
     if code is not None and code.text == _RECORD_CODE:
         raise InvalidRequestError("no TrainJob of a trial of this search is left; continue it by its definition")
-    project = request.project
-    if project is not None and not project.archive and not project.uri:
+    files = request.project
+    if files is not None and not files.archive and not files.uri:
         raise InvalidRequestError(
             "the files of the function's project are not stored with the jobs of this search; continue it where its "
             "definition is, or set code_uri"
