@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from trainer_core.frontend.lint import Definition, find_problems
-from trainer_core.packaging import serializer
+from trainer_core.packaging import project_imports, serializer
 from trainer_core.packaging.project import read_project
-from trainer_core.packaging.project_imports import find_missing_imports
+from trainer_core.packaging.project_imports import find_import_problems, find_missing_imports
 
 
 @pytest.fixture
@@ -85,3 +87,17 @@ def test_a_definition_with_a_failing_import_is_a_problem(tmp_path):
     request = {"version": 1, "runtime": {"name": "python"}, "trainer": {"kind": "custom", "code": code}}
     problems = list(find_problems([Definition("dag.py", request=request)]))
     assert ["absent_package" in problem.message for problem in problems] == [True]
+
+
+def test_a_project_that_is_installed_as_editable_is_installed(tmp_path, monkeypatch):
+    (tmp_path / "src/tides").mkdir(parents=True)
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages/_tides.pth").write_text(f"import sys\n{tmp_path / 'src'}\n")
+    code = {"kind": "source", "entry": "fit", "text": "def fit():\n    import tides, fathoms\n"}
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site-packages")])
+    project_imports._list_installed_modules.cache_clear()
+
+    (problem,) = find_import_problems({"code": code})
+    project_imports._list_installed_modules.cache_clear()
+    assert problem.startswith("code: fit:2 imports fathoms, which does not travel and is neither installed here nor in")
+    assert not list(find_import_problems({"code": code, "image": "trainer:1"}))

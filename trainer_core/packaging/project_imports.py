@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,8 @@ def _handles_import_error(handler: ast.ExceptHandler) -> bool:
 def _is_installed(module: str, packages: Sequence[str]) -> bool:
     if module in sys.stdlib_module_names or module in _ALWAYS_THERE or module == "__future__":
         return True
-    if module in _list_installed_modules():
+    sites = [each for each in sys.path if each.endswith("-packages")]
+    if PathFinder.find_spec(module, sites) or module in _list_installed_modules():  # The second takes a second.
         return True
     names = [_normalize(match[0]) for match in map(_REQUIREMENT_NAME.match, packages) if match]
     # A requirement without a name, such as a URL, may contain anything.
