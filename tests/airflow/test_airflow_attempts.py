@@ -8,6 +8,8 @@ from __future__ import annotations
 import traceback
 
 import pytest
+import urllib3
+from fake_cluster import Cluster
 from scripted_attempts import PLANS, ask, create_scripted_client
 
 from airflow_provider.compat import TaskDeferred
@@ -110,3 +112,30 @@ def test_ten_frames_lead_from_execute_to_the_create_of_a_backend(monkeypatch):
     with pytest.raises(TrainJobRejectedError, match="it is refused"):
         operator.execute({"ti": StandInTaskInstance()})
     assert (frames[0], frames[-1], len(frames) <= 10) == ("execute", "create", True)
+
+
+def test_twelve_frames_lead_from_execute_to_the_request_that_creates_a_trainjob_on_a_cluster(tmp_path, monkeypatch):
+    stacks = []
+    request = urllib3.PoolManager.request
+
+    def record(pool, method, url, **arguments):
+        names = [frame.name for frame in traceback.extract_stack()]
+        if method == "POST":
+            stacks.append(names[names.index("_start_job") - 1 : -1])
+        return request(pool, method, url, **arguments)
+
+    with Cluster(namespaces=["team"], controllers=False) as cluster:
+        operator = TrainJobOperator(
+            task_id="train",
+            runtime="python",
+            trainer=CustomTrainerContainer(image="custom:1"),
+            backend="kubernetes",
+            backend_config={"config_file": str(cluster.kubeconfig(tmp_path / "config", "team"))},
+            trainjob_conn_id=None,
+            wait_for_completion=False,
+        )
+        monkeypatch.setattr(urllib3.PoolManager, "request", record)
+        operator.execute({"ti": StandInTaskInstance()})
+        monkeypatch.undo()
+    (frames,) = stacks
+    assert (frames[0], frames[-1], len(frames) <= 12) == ("execute", "_send_request", True)

@@ -228,7 +228,7 @@ def test_nothing_is_started_beside_a_container_whose_record_is_lost(sandbox):
     trainer, owner = CustomTrainer(func=run_forever), Owner(key="dag/run/task", slug="train")
     request = client.build_request(runtime="python", trainer=trainer, owner=owner)
     second = request.with_name(request.get_attempt_name(2))
-    ref = client.backend.create(second, 2)
+    ref = client.backend.create(client.backend.check(second, 2))
     wait_until(lambda: client.backend.list_processes(ref), "the training runs")
     lose_volumes(sandbox)
     calls = (lambda: client.observe(ref), lambda: client.wait(ref.name), lambda: client.submit(request))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from trainer_core.backends.base import Backend, NameTakenError
+from trainer_core.backends.base import Backend, NameTakenError, Prepared
 from trainer_core.backends.follower import Follower
 from trainer_core.base.change_event import ChangeEvent
 from trainer_core.base.errors import JobNotFoundError
@@ -105,15 +105,15 @@ class ManualBackend(Backend):
             if name == own_name or (job.request.context.owner and job.request.context.owner.key == key)
         ]
 
-    def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
+    def create(self, prepared: Prepared) -> TrainJobRef:
         self.on_call("before create")
-        name = request.require_name()
+        name = prepared.request.require_name()
         if name in self.jobs:
             raise NameTakenError(name)
         ref = TrainJobRef(self.name, "memory", name, uuid.uuid4().hex)
         # Through JSON, as on each real backend.
-        stored = TrainJobRequest.from_json(request.to_json())
-        self.jobs[name] = ManualJob(stored, ref, attempt)
+        stored = TrainJobRequest.from_json(prepared.request.to_json())
+        self.jobs[name] = ManualJob(stored, ref, prepared.attempt)
         self.on_call("after create")
         return ref
 

@@ -10,6 +10,7 @@ from clock import Clock
 from manual_backend import ManualBackend
 
 from trainer_core import DebugBackendConfig, TrainerClient
+from trainer_core.backends.base import Prepared
 from trainer_core.backends.follower import Follower
 from trainer_core.base.change_event import ChangeEvent
 from trainer_core.client.runs import JobRuns
@@ -30,8 +31,8 @@ class ScriptedBackend(ManualBackend):
         self.clock: Any = Clock()
         self._ends: dict[str, float] = {}
 
-    def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
-        ref = super().create(request, attempt)
+    def create(self, prepared: Prepared) -> TrainJobRef:
+        ref = super().create(prepared)
         self._ends[ref.name] = self.clock.now + self.run_seconds
         return ref
 

@@ -60,6 +60,14 @@ def test_rendering_creates_nothing(stage):
     assert {request.method for request in cluster.requests} == {"GET"}
 
 
+def test_a_cleared_task_whose_new_definition_is_refused_keeps_its_old_job(stage):
+    _, client = stage
+    first = client.submit(owned("1"))
+    with pytest.raises(RuntimeNotFoundError, match="nowhere"):
+        client.submit(owned("2", runtime={"name": "nowhere"}))
+    assert client.observe(first).outcome is None
+
+
 def test_the_request_is_read_back_unchanged(stage):
     cluster, client = stage
     request = a_request(metadata={"labels": {"team": "vision"}, "annotations": {"note": "näher"}})
@@ -217,10 +225,10 @@ class Meanwhile:
         self._actions = [action]
         backend.create = self
 
-    def __call__(self, request, attempt):
+    def __call__(self, prepared):
         while self._actions:
             self._actions.pop()()
-        return self._create(request, attempt)
+        return self._create(prepared)
 
 
 def test_a_job_created_concurrently_by_the_same_request_is_attached_to(stage):

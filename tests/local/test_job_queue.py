@@ -149,7 +149,7 @@ def test_the_limit_of_the_queue_is_no_limit_of_a_job_that_runs(single, submit, l
 def test_a_job_that_ended_and_a_submission_whose_name_is_taken_leave_no_place_behind(single, ask, home):
     ref = single.submit(ask(returns))
     with pytest.raises(NameTakenError):
-        single.backend.create(ask(returns), 0)
+        single.backend.create(single.backend.check(ask(returns)))
     single.wait(ref)
     assert wait_for_supervisor_exit(home, "job")
     queue = JobQueue(StateFolder(home).queue)

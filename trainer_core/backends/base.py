@@ -1,7 +1,8 @@
 """Backend: the interface of all backends, with the contract of each method.
 
 `submit` is implemented here once, so that attaching means the same on every backend. A backend implements
-`find_jobs`, which returns the existing TrainJobs, and `create`, which creates one or raises `NameTakenError`.
+`find_jobs`, which returns the existing TrainJobs, `render`, and `create`, which creates what was rendered or raises
+`NameTakenError`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -44,7 +45,7 @@ from trainer_core.packaging import code_location
 if TYPE_CHECKING:
     from trainer_core.model.preflight import PreflightReport
 
-__all__ = ["Backend", "NameTakenError"]
+__all__ = ["Backend", "NameTakenError", "Prepared"]
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +57,18 @@ _POLL_SECONDS, _MAX_POLL_SECONDS = 0.05, 2.0
 
 class NameTakenError(Exception):
     """`Backend.create` raises it if another process created a TrainJob of that name first."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A checked request, and what is created for it."""
+
+    #: With the values that the configuration of the backend has for it.
+    request: TrainJobRequest
+    #: Attempt of its owner, 0 for the first.
+    attempt: int
+    #: What `Backend.render` returns; on a cluster, the list of its manifests.
+    rendered: Any
 
 
 class Backend(ABC):
@@ -108,14 +121,11 @@ class Backend(ABC):
             BackendUnavailableError: The backend cannot be reached.
         """
         request = self.resolve_request(request)
-        self.render(request if request.context.name else request.with_name("check"))
         for _ in range(_MAX_ROUNDS):
             decision = adoption.decide(request, self.find_jobs(request))
             try:
-                found = self._apply_decision(request, decision, before_create)
-                if isinstance(found, TrainJobRef):
-                    return found
-                return self.create(prepare(found, decision.attempt) if prepare else found, decision.attempt)
+                found = self._find_or_prepare(request, decision, before_create, prepare)
+                return self.create(found) if isinstance(found, Prepared) else found
             except (NameTakenError, JobNotFoundError):
                 # Another process created or deleted the TrainJob after `find_jobs`.
                 continue
@@ -150,10 +160,16 @@ class Backend(ABC):
         """Return the place of all checkpoints of a request; None for a request without the option `Checkpoints`."""
         return checkpoint_location.resolve_uri(self.resolve_request(request), None)
 
-    def _apply_decision(
-        self, request: TrainJobRequest, decision: Decision, before_create: Callable[[], None] | None
-    ) -> TrainJobRef | TrainJobRequest:
-        """Return the TrainJob to attach to; or end what is in the way, and return the request to create."""
+    def _find_or_prepare(
+        self,
+        request: TrainJobRequest,
+        decision: Decision,
+        before_create: Callable[[], None] | None,
+        prepare: Callable[[TrainJobRequest, int], TrainJobRequest] | None,
+    ) -> TrainJobRef | Prepared:
+        """Return the TrainJob to attach to; or check the request, end what is in the way, and return what to create."""
+        if decision.action is not Action.CREATE:
+            return self._attach(request, decision)
         ended = self._observe_ended(request, decision)
         if ended is not None and restart_policy.is_final(request, ended):
             _log.warning(
@@ -163,24 +179,34 @@ class Backend(ABC):
                 decision.retried,
             )
             return ended.job
-        if before_create is not None and decision.action is Action.CREATE:
+        named = request.with_name(decision.name).with_checkpoints_nonce(secrets.token_hex(5))
+        with_files = self._set_attempt(named, ended)
+        created = code_location.remove_stored(with_files)
+        prepared = self.check(created, decision.attempt)
+        if before_create is not None:
             before_create()
-        cancelled = [self.get_ref(name) for name in decision.cancel_first]
-        for ref in cancelled:
-            self.cancel(ref)
-        if decision.action is Action.CREATE:
-            grace = request.policy.checkpoints.grace if request.policy.checkpoints else 0
-            self._wait_for_processes(cancelled, self.max_end_seconds + grace)
-            for name in decision.ended_attempts[-1:]:
-                with suppress(JobNotFoundError):
-                    self.wait_for_left_processes(self.get_ref(name), request)
-            named = request.with_name(decision.name).with_checkpoints_nonce(secrets.token_hex(5))
-            return code_location.store(self._set_attempt(named, ended))
+        self._end_earlier(request, decision)
+        code_location.store(with_files)
+        # The run of a tracker is created last, and its variables are a part of what is created.
+        return self.check(prepare(created, decision.attempt), decision.attempt) if prepare else prepared
+
+    def _attach(self, request: TrainJobRequest, decision: Decision) -> TrainJobRef:
         self._check_same_partition(request, decision)
         self._warn_if_different(request, decision)
         ref = self.get_ref(decision.name)
         self.create_missing_parts(ref, request)
         return ref
+
+    def _end_earlier(self, request: TrainJobRequest, decision: Decision) -> None:
+        """End the earlier TrainJobs of an owner, and wait for their processes."""
+        cancelled = [self.get_ref(name) for name in decision.cancel_first]
+        for ref in cancelled:
+            self.cancel(ref)
+        grace = request.policy.checkpoints.grace if request.policy.checkpoints else 0
+        self._wait_for_processes(cancelled, self.max_end_seconds + grace)
+        for name in decision.ended_attempts[-1:]:
+            with suppress(JobNotFoundError):
+                self.wait_for_left_processes(self.get_ref(name), request)
 
     def _observe_ended(self, request: TrainJobRequest, decision: Decision) -> Outcome | None:
         """Return the outcome that the next attempt depends on; None for the first one, and without such an option."""
@@ -268,6 +294,19 @@ class Backend(ABC):
             RuntimeNotFoundError: The runtime does not exist.
         """
 
+    def check(self, request: TrainJobRequest, attempt: int = 0) -> Prepared:
+        """Check a request, and render what `create` creates for it. Creates nothing.
+
+        Args:
+            request: The request, with a name.
+            attempt: Attempt of its owner, 0 for the first.
+
+        Raises:
+            UnsupportedError: This backend cannot do what is requested.
+            RuntimeNotFoundError: The runtime does not exist.
+        """
+        return Prepared(request, attempt, self.render(request))
+
     def dry_run(self, request: TrainJobRequest) -> None:
         """Check whether the backend's server would accept a request. Creates nothing.
 
@@ -310,12 +349,11 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
-        """Create the TrainJob of a request completely, or not at all.
+    def create(self, prepared: Prepared) -> TrainJobRef:
+        """Create the TrainJob of a checked request completely, or not at all.
 
         Args:
-            request: The request, with a name.
-            attempt: Attempt of its owner, 0 for the first.
+            prepared: What `check` returned.
 
         Raises:
             NameTakenError: A TrainJob of that name exists.

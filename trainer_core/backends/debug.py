@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
 from trainer_core.backends import initializer_sources
-from trainer_core.backends.base import Backend, NameTakenError
+from trainer_core.backends.base import Backend, NameTakenError, Prepared
 from trainer_core.backends.environment_secrets import read_secrets
 from trainer_core.backends.runtime_packages import list_interpreter_packages
 from trainer_core.backends.supervisor_process import remove_job_variables
@@ -134,7 +134,8 @@ class DebugBackend(Backend):
         key, name = request.context.owner.key if request.context.owner else None, request.get_attempt_name()
         return [_to_existing_job(job) for job in self._jobs.values() if _matches(job, name, key)]
 
-    def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
+    def create(self, prepared: Prepared) -> TrainJobRef:
+        request = prepared.request
         name = request.require_name()
         with self._lock:
             if name in self._jobs:
@@ -145,7 +146,7 @@ class DebugBackend(Backend):
             ref = TrainJobRef(self.name, f"process-{os.getpid()}", name, uuid.uuid4().hex)
             folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_make_root(os.getpid())))
             created = datetime.fromisoformat(_utc_timestamp())
-            job = self._jobs[name] = _DebugJob(request, ref, attempt, created, folder)
+            job = self._jobs[name] = _DebugJob(request, ref, prepared.attempt, created, folder)
             job.append_event("Created", f"TrainJob {name} is created")
             checkpoint_env = checkpoint_location.build_variables(request, self.get_checkpoints_uri(request))
             job.outcome = _run_job(job, self, checkpoint_env)

@@ -2,10 +2,10 @@
 
 A subclass passes the `WorkloadAdapter` of its kind of job, renders the manifests of a request, and lists runtimes.
 
-`Backend.submit` calls `render` (nothing is created before the manifests are valid), `find_jobs` (one list, by the label
-of the owner) and `create`: volume claim, job, then the Secret, which the job owns. A process that dies in between
-leaves no job, or one whose Secret `create_missing_parts` creates at the next submit. Afterwards `JobReader` reads and
-`JobWriter` changes the job, each from its ref; `WatchFollower` waits for it.
+`Backend.submit` calls `find_jobs` (one list, by the label of the owner), `check` (nothing is created before the
+manifests are valid) and `create`: volume claim, job, then the Secret, which the job owns. A process that dies in
+between leaves no job, or one whose Secret `create_missing_parts` creates at the next submit. Afterwards `JobReader`
+reads and `JobWriter` changes the job, each from its ref; `WatchFollower` waits for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from trainer_core.backends.base import Backend, NameTakenError
+from trainer_core.backends.base import Backend, NameTakenError, Prepared
 from trainer_core.backends.follower import Follower
 from trainer_core.backends.watch_follower import WatchFollower, subscribe_to_job
 from trainer_core.base.errors import BackendUnavailableError, JobNotFoundError, TrainerError, UnsupportedError
@@ -31,6 +31,7 @@ from trainer_core.k8s.job_feed import stream_log_lines
 from trainer_core.k8s.job_reader import JobReader
 from trainer_core.k8s.job_writer import JobWriter
 from trainer_core.k8s.parsing import RawObject
+from trainer_core.k8s.resources import ApiResource
 from trainer_core.k8s.runtimes import list_further_images
 from trainer_core.lifecycle import reuse
 from trainer_core.lifecycle.adoption import ExistingJob, list_other_names
@@ -78,6 +79,9 @@ class BaseKubernetesBackend(Backend):
             manifest_common.check_size(manifest)
         return manifests
 
+    def _prepare_creation(self, kind: ApiResource) -> None:
+        """Called before a job is created, so that the caller knows the job as soon as it exists."""
+
     @abstractmethod
     def _read_runtime(self, request: TrainJobRequest) -> tuple[Any, str | None]:
         """Return the content of the runtime of a request as plain data, and the image of its nodes."""
@@ -104,10 +108,12 @@ class BaseKubernetesBackend(Backend):
         unknown = (*reuse.check_images(request, *images), *reuse.check_runtime(content))
         return Versions({"image": image, "runtime": content}, unknown)
 
-    def dry_run(self, request: TrainJobRequest) -> None:
-        request = self.resolve_request(request)
+    def check(self, request: TrainJobRequest, attempt: int = 0) -> Prepared:
         self._check_checkpoint_claim(request)
-        for manifest in self._render_checked(request, attempt=0):
+        return Prepared(request, attempt, self._render_checked(request, attempt))
+
+    def dry_run(self, request: TrainJobRequest) -> None:
+        for manifest in self.check(self.resolve_request(request)).rendered:
             with suppress(AlreadyExistsError):  # An existing name does not make the manifest invalid.
                 self._api.create(resources.get_resource_of_object(manifest), manifest, dry_run=True)
 
@@ -128,13 +134,16 @@ class BaseKubernetesBackend(Backend):
     def _parse_existing_job(self, raw: RawObject) -> ExistingJob:
         return observations.parse_existing_job(raw, self.adapter.parse_job)
 
-    def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
-        self._check_checkpoint_claim(request)
-        request = self._drop_unstorable_credentials(request)
-        *dependencies, job = self._render_checked(request, attempt)
+    def create(self, prepared: Prepared) -> TrainJobRef:
+        storable = self._drop_unstorable_credentials(prepared.request)
+        if storable is not prepared.request:
+            prepared = self.check(storable, prepared.attempt)
+        request, (*dependencies, job) = prepared.request, prepared.rendered
+        resource = resources.get_resource_of_object(job)
+        self._prepare_creation(resource)
         created_dependencies = [manifest for manifest in dependencies if self._create_if_absent(manifest)]
         try:
-            created = self._api.create(resources.get_resource_of_object(job), job)
+            created = self._api.create(resource, job)
         except AlreadyExistsError as error:
             # The job that exists uses the volume claim, so it is not deleted.
             self._taken_names.add(request.require_name())

@@ -299,39 +299,36 @@ def _split_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _send_request(connection: Connection, request: _Request, preload: bool) -> urllib3.BaseHTTPResponse:
     """Send a request, once more with new credentials after a 401; raise for any status other than success."""
+    import urllib3
+
     generation = connection.credentials_generation
-    response = _send_once(connection, request, preload)
-    if response.status == 401 and connection.reload_credentials(generation):
+    query = urlencode({key: value for key, value in request.query.items() if value})
+    for is_repeated in (False, True):
+        headers = connection.build_headers()
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+        try:
+            response = connection.pool.request(
+                request.method,
+                f"{connection.url}{request.path}{f'?{query}' if query else ''}",
+                body=None if request.body is None else json.dumps(request.body),
+                headers=headers,
+                retries=_build_retries(request.repeatable),
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=request.read_timeout),
+                redirect=False,
+                preload_content=preload,
+            )
+        except urllib3.exceptions.MaxRetryError as error:
+            raise errors.build_connection_error(request.task, connection.host, error.reason or error) from error
+        except urllib3.exceptions.HTTPError as error:
+            raise errors.build_connection_error(request.task, connection.host, error) from error
+        if is_repeated or response.status != 401 or not connection.reload_credentials(generation):
+            break
         response.close()
-        response = _send_once(connection, request, preload)
     connection.read_server_time(response.headers)
     if 200 <= response.status < 300:
         return response
     raise errors.build_response_error(response.status, response.data, request.task, request.resource, response.headers)
-
-
-def _send_once(connection: Connection, request: _Request, preload: bool) -> urllib3.BaseHTTPResponse:
-    import urllib3
-
-    query = urlencode({key: value for key, value in request.query.items() if value})
-    headers = connection.build_headers()
-    if request.body is not None:
-        headers["Content-Type"] = request.content_type
-    try:
-        return connection.pool.request(
-            request.method,
-            f"{connection.url}{request.path}{f'?{query}' if query else ''}",
-            body=None if request.body is None else json.dumps(request.body),
-            headers=headers,
-            retries=_build_retries(request.repeatable),
-            timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=request.read_timeout),
-            redirect=False,
-            preload_content=preload,
-        )
-    except urllib3.exceptions.MaxRetryError as error:
-        raise errors.build_connection_error(request.task, connection.host, error.reason or error) from error
-    except urllib3.exceptions.HTTPError as error:
-        raise errors.build_connection_error(request.task, connection.host, error) from error
 
 
 @lru_cache(maxsize=2)

@@ -63,13 +63,17 @@ def resolve(request: TrainJobRequest, default: str | None, schemes: tuple[str, .
     return request.with_project(uri=_build_uri(place, project))
 
 
-def store(request: TrainJobRequest) -> TrainJobRequest:
-    """Write the files of a resolved request to their object unless it is intact, and remove them from the request."""
+def store(request: TrainJobRequest) -> None:
+    """Write the files of a resolved request to their object unless it is intact."""
     project = request.project
-    if project is None or project.uri is None or not project.archive:
-        return request
-    _write_object(project, project.uri)
-    return request.with_project(archive="")
+    if project is not None and project.uri is not None and project.archive:
+        _write_object(project, project.uri)
+
+
+def remove_stored(request: TrainJobRequest) -> TrainJobRequest:
+    """Return a resolved request without the files that `store` writes."""
+    has_object = request.project is not None and request.project.uri is not None
+    return request.with_project(archive="") if has_object else request
 
 
 def store_project(project: Project, place: str) -> Project:

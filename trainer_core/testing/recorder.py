@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from typing import Any, ClassVar
 
 from trainer_core.backends import backend_class
-from trainer_core.backends.base import Backend, NameTakenError
+from trainer_core.backends.base import Backend, NameTakenError, Prepared
 from trainer_core.base.errors import BackendUnavailableError, InvalidRequestError, JobNotFoundError
 from trainer_core.lifecycle.adoption import ExistingJob
 from trainer_core.lifecycle.reuse import Versions
@@ -315,8 +315,8 @@ class RecordingBackend(Backend):
             or (owner and job.request.context.owner and job.request.context.owner.key == owner.key)
         ]
 
-    def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
-        return self.recorder.add(request, self.name, attempt)
+    def create(self, prepared: Prepared) -> TrainJobRef:
+        return self.recorder.add(prepared.request, self.name, prepared.attempt)
 
     def get_request(self, ref: TrainJobRef) -> TrainJobRequest:
         return self._get_recorded_job(ref).request

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainer_core.backends.base import Backend
+from trainer_core.backends.base import Backend, Prepared
 from trainer_core.backends.container import (
     job_journal,
     names,
@@ -139,13 +139,14 @@ class ContainerBackend(Backend):
                 existing.append(observations.to_existing_job(self._store.get_by_name(name)))
         return existing
 
-    def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
-        plan, secrets = self.render(request), read_secrets(request)
+    def create(self, prepared: Prepared) -> TrainJobRef:
+        request, plan = prepared.request, prepared.rendered
+        secrets = read_secrets(request)
         self._check_engine(request, plan)
         runtime = dump_raw_runtime(self._get_raw_runtime(request)) if request.work.trainer else None
         self._store.make_room(request.require_name(), partial(_is_attempt, request))
         extra = {"host": socket.gethostname(), "runtime": runtime}
-        job = self._store.create_job(request, attempt, strip_commands(plan), extra)
+        job = self._store.create_job(request, prepared.attempt, strip_commands(plan), extra)
         self._launch_supervisor(job.ref, secrets)
         return job.ref
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trainer_core.backends import initializer_sources
-from trainer_core.backends.base import Backend, NameTakenError
+from trainer_core.backends.base import Backend, NameTakenError, Prepared
 from trainer_core.backends.environment_secrets import read_secrets
 from trainer_core.backends.follower import Follower
 from trainer_core.backends.local import host, local_versions, logs, observations, processes, runtimes
@@ -43,7 +43,7 @@ from trainer_core.base.errors import (
     TrainerError,
 )
 from trainer_core.base.text import missing_extra
-from trainer_core.lifecycle.adoption import Action, Decision, ExistingJob, list_other_names
+from trainer_core.lifecycle.adoption import Decision, ExistingJob, list_other_names
 from trainer_core.lifecycle.reuse import Versions
 from trainer_core.model import checkpoint_location
 from trainer_core.model.config import LocalProcessBackendConfig
@@ -150,16 +150,14 @@ class LocalProcessBackend(Backend):
             attempt=record.attempt,
         )
 
-    def _apply_decision(
-        self, request: TrainJobRequest, decision: Decision, before_create: Callable[[], None] | None
-    ) -> TrainJobRef | TrainJobRequest:
-        if decision.action is Action.CREATE and decision.ended_attempts:
+    def _end_earlier(self, request: TrainJobRequest, decision: Decision) -> None:
+        if decision.ended_attempts:
             # Usually they have no processes. They have some if the supervisor and its guard were killed.
             processes.kill_job_processes([self.get_ref(name).uid for name in decision.ended_attempts])
-        return super()._apply_decision(request, decision, before_create)
+        super()._end_earlier(request, decision)
 
-    def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
-        plan = self.render(request)
+    def create(self, prepared: Prepared) -> TrainJobRef:
+        request, plan = prepared.request, prepared.rendered
         for role, source in request.initializer_sources():
             initializer_sources.check_source_available(role, source)
         secrets = read_secrets(request)
@@ -168,7 +166,7 @@ class LocalProcessBackend(Backend):
             uid=uuid.uuid4().hex,
             name=request.require_name(),
             created=utc_timestamp(),
-            attempt=attempt,
+            attempt=prepared.attempt,
             runtime=plan["runtime"],
             host=host.get_host_identity(),
             steps=[StepRecord(step["name"]) for step in plan["steps"]],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -67,7 +66,6 @@ class KubernetesBackend(BaseKubernetesBackend):
         self._config = config or KubernetesBackendConfig()
         super().__init__(self._config, ADAPTER)
         self._last_expiry: dict[resources.ApiResource, float] = {}
-        self._submit = threading.local()
 
     @cached_property
     def _schema(self) -> TrainJobSchema:
@@ -85,21 +83,10 @@ class KubernetesBackend(BaseKubernetesBackend):
             _log.warning("%s", warning)
         return [manifest.render_trainjob(request, runtime, self._schema, self.namespace, attempt)]
 
-    def submit(self, request: TrainJobRequest, **callbacks: Any) -> TrainJobRef:
-        # What is checked at first and what is created are rendered from one reading of the runtime.
-        self._submit.runtimes = {}
-        try:
-            return super().submit(request, **callbacks)
-        finally:
-            del self._submit.runtimes
-
-    def create(self, request: TrainJobRequest, attempt: int) -> TrainJobRef:
-        # Before the create, so that the caller knows the job as soon as it exists.
-        kind = resources.JOBS if initializer_job.is_initialize_only(request) else resources.TRAINJOBS
+    def _prepare_creation(self, kind: ApiResource) -> None:
         if time.monotonic() - self._last_expiry.get(kind, -_EXPIRY_INTERVAL_SECONDS) >= _EXPIRY_INTERVAL_SECONDS:
             with suppress(TrainerError):  # An error about other jobs must not fail this submit.
                 self._delete_expired(kind)
-        return super().create(request, attempt)
 
     def reap(self) -> list[str]:
         return self._delete_expired(resources.TRAINJOBS, resources.JOBS)
@@ -132,12 +119,6 @@ class KubernetesBackend(BaseKubernetesBackend):
         return raw["spec"], runtimes.parse_runtime(raw).trainer.image
 
     def _find_raw_runtime(self, name: str, kind: str | None) -> RawObject:
-        read: dict[tuple[str, str | None], RawObject] = getattr(self._submit, "runtimes", {})
-        if (name, kind) not in read:
-            read[name, kind] = self._read_raw_runtime(name, kind)
-        return read[name, kind]
-
-    def _read_raw_runtime(self, name: str, kind: str | None) -> RawObject:
         for resource in (resources.TRAINING_RUNTIMES, resources.CLUSTER_TRAINING_RUNTIMES):
             if kind in (None, resource.kind):
                 # A role without access to TrainingRuntimes can still use ClusterTrainingRuntimes.

@@ -91,13 +91,15 @@ class FolderBackend(Backend):
                     found.append(ExistingJob(ref.name, status, known.fingerprint(), key, generation, attempt))
         return found
 
-    def create(self, request, attempt):
-        rendered, secrets = self.render(request), read_secrets(request)
+    def create(self, prepared):
+        request, rendered, secrets = prepared.request, prepared.rendered, read_secrets(prepared.request)
         ref = TrainJobRef(self.name, str(self.folder), request.require_name(), uuid.uuid4().hex)
         created = Path(tempfile.mkdtemp(prefix=".", dir=self.folder))
         with (created / "job.json").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            json.dump({"uid": ref.uid, "attempt": attempt, "created": utc_now(), "request": request.to_json()}, lock)
+            json.dump(
+                {"uid": ref.uid, "attempt": prepared.attempt, "created": utc_now(), "request": request.to_json()}, lock
+            )
             lock.flush()
             try:
                 created.rename(self.folder / ref.name)
