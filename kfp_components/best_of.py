@@ -1,6 +1,6 @@
 """The component that picks the best of several TrainJobs."""
 
-from typing import Dict, List, Optional
+from typing import Dict, List
 
 from kfp import dsl
 
@@ -11,17 +11,12 @@ __all__ = ["best_of"]
 
 @component
 def best_of(
-    metric_name: str,
     job: dsl.OutputPath(Dict),
     failed: dsl.OutputPath(List[str]),
     result: dsl.OutputPath(Dict),
     metric: dsl.OutputPath(float),
     model: dsl.Output[dsl.Model],
     metrics: dsl.Output[dsl.Metrics],
-    jobs: Optional[List[Dict]] = None,
-    higher_is_better: bool = True,
-    output_path: Optional[str] = None,
-    backend_config: Optional[Dict] = None,
 ) -> dsl.ContainerSpec:
     """Pick the TrainJob with the best metric among those that are Complete.
 

@@ -9,13 +9,15 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from collections.abc import Callable, Iterator, Sequence
+from types import UnionType
+from typing import Annotated, Any, Dict, List, Optional, get_args, get_origin, get_type_hints
 
 from kfp import dsl
 from kfp.components import ContainerComponent
 
-from kfp_components.step.entrypoint import TARGETS
+from kfp_components.step.entrypoint import TARGETS, load_target
+from kfp_components.step.executor_input import is_shared
 
 #: Version of the components: that of this package, and of the image.
 VERSION = "0.1.0"
@@ -35,6 +37,8 @@ PASSTHROUGHS = [
 #: must not be skipped has these inputs, which KFP resolves where they are the whole value of an input.
 _IDENTITY = {"run_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER, "task_name": dsl.PIPELINE_TASK_NAME_PLACEHOLDER}
 
+#: The text of an argument in a docstring.
+_ENTRY = re.compile(r"^    (\w+): .*\n(?: {5,}.*\n)*", re.M)
 _PINNED = re.compile(r"[^\s@]+(@sha256:[0-9a-f]{64}|:(?!latest$)[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})")
 
 
@@ -68,15 +72,57 @@ def component(
     *,
     task_config_passthroughs: Optional[Sequence[dsl.TaskConfigPassthrough]] = None,
 ) -> Any:
-    """Decorator of a function whose signature and docstring are the interface of a container component."""
+    """Decorator of a function whose signature and docstring are the interface of a container component.
+
+    The inputs are those of the component's target, with their types and defaults, and the texts of the dataclasses
+    among them: each is declared where the step reads it. What the function declares itself comes instead.
+    """
     if func is None:
         return lambda func: component(func, task_config_passthroughs=task_config_passthroughs)
-    text, args, rest = (inspect.getdoc(func) or "").partition("\nArgs:\n")
-    func.__doc__ = f"{text}\nVersion {VERSION} of trainjob-workflows. Image {get_image()}.\n{args}{rest}"
-    spec = dsl.container_component(func).component_spec
+    own, target = inspect.signature(func), load_target(func.__name__)
+    inputs = [each for each in _list_inputs(target) if each.name not in own.parameters]
+    parameters = sorted([*inputs, *own.parameters.values()], key=lambda each: each.default is not each.empty)
+    shared = filter(is_shared, get_type_hints(target).values())
+    text, _, rest = (inspect.getdoc(func) or "").partition("\nReturns:\n")
+    text, _, args = text.partition("\nArgs:\n")
+    sections = [*((inspect.getdoc(each) or "").partition("\nArgs:\n")[2] for each in shared), args]
+    entries = {match[1]: match[0] for match in _ENTRY.finditer("".join(f"{each}\n" for each in sections))}
+
+    def interface(*_: Any) -> dsl.ContainerSpec:
+        spec: dsl.ContainerSpec = func(*own.parameters)
+        return spec
+
+    interface.__name__ = func.__name__
+    interface.__doc__ = (
+        f"{text}\nVersion {VERSION} of trainjob-workflows. Image {get_image()}.\n\nArgs:\n"
+        + "".join(entries[each.name] for each in parameters if each.name in entries)
+        + f"\nReturns:\n{rest}"
+    )
+    interface.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # KFP reads it.
+    spec = dsl.container_component(interface).component_spec
     if task_config_passthroughs:
         spec.task_config_passthroughs = list(task_config_passthroughs)
-    return add_interface_digest(Component(component_spec=spec, pipeline_func=func))
+    return add_interface_digest(Component(component_spec=spec, pipeline_func=interface))
+
+
+def _list_inputs(target: Callable[..., Any]) -> Iterator[inspect.Parameter]:
+    """Yield the inputs of a target as parameters of a component, in the types that KFP knows."""
+    hints = get_type_hints(target, include_extras=True)
+    for name, each in inspect.signature(target).parameters.items():
+        if is_shared(hints[name]):
+            yield from _list_inputs(hints[name])
+        elif each.kind is each.KEYWORD_ONLY:
+            yield each.replace(kind=each.POSITIONAL_OR_KEYWORD, annotation=_convert_hint(hints[name]))
+
+
+def _convert_hint(hint: Any) -> Any:
+    if get_origin(hint) is Annotated:  # An artifact, with the name of its class.
+        return dsl.Input[getattr(dsl, hint.__metadata__[0])]
+    if isinstance(hint, UnionType):
+        return Optional[_convert_hint(get_args(hint)[0])]
+    if get_origin(hint) is list:
+        return List[_convert_hint(get_args(hint)[0])]  # type: ignore[misc]  # It is known now only.
+    return Dict if get_origin(hint) is dict else hint
 
 
 def add_interface_digest(component: Component) -> Component:

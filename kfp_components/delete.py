@@ -1,6 +1,6 @@
 """The component that deletes TrainJobs."""
 
-from typing import Dict, List, Optional
+from typing import List
 
 from kfp import dsl
 
@@ -11,13 +11,7 @@ __all__ = ["delete"]
 
 @component
 def delete(
-    run_id: str,
-    task_name: str,
     deleted: dsl.OutputPath(List[str]),
-    job: Optional[Dict] = None,
-    job_name: Optional[str] = None,
-    backend: str = "local",
-    backend_config: Optional[Dict] = None,
 ) -> dsl.ContainerSpec:
     """Delete one TrainJob, or all TrainJobs of the run. A job that is already deleted is not an error.
 

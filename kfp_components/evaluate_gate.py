@@ -1,7 +1,5 @@
 """The component that compares metrics with bounds."""
 
-from typing import Dict, Optional
-
 from kfp import dsl
 
 from kfp_components.container_spec import build_container_spec, component
@@ -11,11 +9,8 @@ __all__ = ["evaluate_gate"]
 
 @component
 def evaluate_gate(
-    metrics: dsl.Input[dsl.Metrics],
     passed: dsl.OutputPath(bool),
     verdict: dsl.OutputPath(str),
-    at_least: Optional[Dict] = None,
-    at_most: Optional[Dict] = None,
 ) -> dsl.ContainerSpec:
     """Compare metrics with bounds, for a condition on the tasks after it.
 

@@ -1,7 +1,7 @@
 """The component that fetches a dataset, and the pattern that `initialize_model` shares with it."""
 
 import inspect
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict
 
 from kfp import dsl
 
@@ -11,23 +11,11 @@ __all__ = ["initialize_dataset", "make_initialize_component"]
 
 
 def _initialize(
-    storage_uri: str,
     job: dsl.OutputPath(Dict),
     status: dsl.OutputPath(str),
     result: dsl.OutputPath(Dict),
     uri: dsl.OutputPath(str),
     fetched: dsl.Output[dsl.Artifact],
-    ignore_patterns: Optional[List[str]] = None,
-    version: Optional[str] = None,
-    env: Optional[Dict] = None,
-    secret: Optional[str] = None,
-    secrets: Optional[Dict] = None,
-    workspace: Optional[Dict] = None,
-    backend: str = "local",
-    backend_config: Optional[Dict] = None,
-    job_name: Optional[str] = None,
-    timeout: int = 0,
-    on_kill: str = "cancel",
 ) -> dsl.ContainerSpec:
     """Fetch a ROLE once, for any number of trainings.
 

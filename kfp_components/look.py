@@ -1,7 +1,5 @@
 """The component that returns the version of a dataset or model at a URI."""
 
-from typing import Dict, List, Optional
-
 from kfp import dsl
 
 from kfp_components.container_spec import build_container_spec, component
@@ -11,12 +9,7 @@ __all__ = ["look"]
 
 @component
 def look(
-    storage_uri: str,
-    run_id: str,
     version: dsl.OutputPath(str),
-    role: str = "dataset",
-    ignore_patterns: Optional[List[str]] = None,
-    env: Optional[Dict] = None,
 ) -> dsl.ContainerSpec:
     """Return the version of a dataset or model without fetching it, for the input `version` of `initialize_*`.
 

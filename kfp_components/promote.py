@@ -1,7 +1,5 @@
 """The component that promotes a model."""
 
-from typing import Optional
-
 from kfp import dsl
 
 from kfp_components.container_spec import build_container_spec, component
@@ -11,21 +9,9 @@ __all__ = ["promote"]
 
 @component
 def promote(
-    model: dsl.Input[dsl.Model],
-    metric: float,
-    registry: str,
-    run_id: str,
     promoted: dsl.OutputPath(bool),
     uri: dsl.OutputPath(str),
     version: dsl.OutputPath(str),
-    higher_is_better: bool = True,
-    model_name: Optional[str] = None,
-    alias: str = "champion",
-    min_delta: float = 0.0,
-    mode: Optional[str] = None,
-    metric_name: Optional[str] = None,
-    replace_metric: bool = False,
-    partition: Optional[str] = None,
 ) -> dsl.ContainerSpec:
     """Register a model in a folder or an MLflow server, and move the alias to it if it is better than the champion.
 

@@ -1,6 +1,6 @@
 """The component that searches for the best parameters of a training."""
 
-from typing import Dict, List, Optional
+from typing import Dict
 
 from kfp import dsl
 
@@ -11,9 +11,6 @@ __all__ = ["search"]
 
 @component(task_config_passthroughs=PASSTHROUGHS)
 def search(
-    run_id: str,
-    task_name: str,
-    search_space: Dict,
     parameters: dsl.OutputPath(Dict),
     job: dsl.OutputPath(Dict),
     result: dsl.OutputPath(Dict),
@@ -22,27 +19,6 @@ def search(
     metrics: dsl.Output[dsl.Metrics],
     trials: dsl.Output[dsl.Dataset],
     report: dsl.Output[dsl.HTML],
-    objectives: Optional[List[Dict]] = None,
-    trial_config: Optional[Dict] = None,
-    algorithm: Optional[Dict] = None,
-    stop: Optional[Dict] = None,
-    request: Optional[Dict] = None,
-    request_file: dsl.Input[dsl.Artifact] = None,
-    func_args: Optional[Dict] = None,
-    command: Optional[List[str]] = None,
-    args: Optional[List[str]] = None,
-    num_nodes: int = 0,
-    num_proc_per_node: int = 0,
-    dataset: dsl.Input[dsl.Dataset] = None,
-    pretrained: dsl.Input[dsl.Model] = None,
-    dataset_uri: Optional[str] = None,
-    pretrained_uri: Optional[str] = None,
-    output_path: Optional[str] = None,
-    backend: str = "local",
-    backend_config: Optional[Dict] = None,
-    job_name: Optional[str] = None,
-    timeout: int = 0,
-    on_kill: str = "cancel",
     task_config: dsl.TaskConfig = None,
 ) -> dsl.ContainerSpec:
     """Search for the best parameters of a training, once for all retries of this task: each trial is a TrainJob.
@@ -54,8 +30,6 @@ def search(
         run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. Filled in, except where the component is loaded from
             YAML. KFP never takes a task with it from the cache of another run. `delete` and `trainjob reap` find the
             trials of a run by it.
-        task_name: Name of the task: dsl.PIPELINE_TASK_NAME_PLACEHOLDER. Filled in likewise. KFP never takes a task with
-            it from the cache of another task of the run.
         search_space: Distribution of each parameter, such as {"lr": {"loguniform": [0.0001, 0.1]}, "batch": [16, 32]}.
         objectives: The objective, and further metrics to collect, such as [{"metric": "val_loss"}]; None for the
             smallest loss.
@@ -65,23 +39,14 @@ def search(
         request: The TrainJob of a trial: a definition as for `trainjob submit`, such as {"runtime":
             "torch-distributed", "trainer": {"image": "registry/name:1.0", "num_nodes": 2}}, or what
             `trainer_core.definition.request_builder.build_request_data` returns.
-        request_file: The same as a file in JSON or YAML.
         func_args: Arguments of the training function, over those in the request; the parameters of a trial override
             them.
-        command: Command of a trainer with an image, instead of the one in the request.
-        args: Arguments of a trainer with an image, instead of those in the request.
-        num_nodes: Number of nodes; 0 for the number in the request.
-        num_proc_per_node: Processes on each node; 0 for the number in the request.
         dataset: Dataset of the trials: what the training function finds in `dataset_path()`. A job on a cluster reads
             it from the URI in the artifact's metadata, else from KFP's object store.
         pretrained: Model of the trials: what the training function finds in `model_path()`, read in the same way.
-        dataset_uri: The dataset by URI, or by its path in a mounted volume claim: KFP downloads nothing into this task.
-        pretrained_uri: The model by URI, in the same way.
         output_path: On a cluster, the folder of `output_path()` of the training function: in a volume claim that this
             task mounts, such as dsl.WORKSPACE_PATH_PLACEHOLDER. All trials have the same. None for a folder in the pod,
             which is lost with it.
-        backend: Name of the backend. The processes of "local" run in this task's own container.
-        backend_config: Settings of the backend, such as {"namespace": "team-a"}.
         job_name: Name of the search; None for one that belongs to this task and run. Every task with this name and the
             same definition continues the same search.
         timeout: Seconds to wait at most; 0 for no limit. The trials continue. For a limit of the search, see

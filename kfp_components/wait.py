@@ -1,6 +1,6 @@
 """The component that waits for a TrainJob."""
 
-from typing import Dict, Optional
+from typing import Dict
 
 from kfp import dsl
 
@@ -11,7 +11,6 @@ __all__ = ["wait"]
 
 @component
 def wait(
-    job: Dict,
     last_job: dsl.OutputPath(Dict),
     status: dsl.OutputPath(str),
     result: dsl.OutputPath(Dict),
@@ -23,15 +22,6 @@ def wait(
     metrics: dsl.Output[dsl.Metrics],
     report: dsl.Output[dsl.HTML],
     classification: dsl.Output[dsl.ClassificationMetrics],
-    metric_name: Optional[str] = None,
-    output_path: Optional[str] = None,
-    backend_config: Optional[Dict] = None,
-    timeout: int = 0,
-    on_kill: str = "cancel",
-    attempts: int = 1,
-    backoff: int = 10,
-    allow_failure: bool = False,
-    run_id: Optional[str] = None,
 ) -> dsl.ContainerSpec:
     """Follow a TrainJob to its end with its log on stdout; if the job fails, the task fails and prints the diagnosis.
 
@@ -39,17 +29,8 @@ def wait(
 
     Args:
         job: Ref of the TrainJob, from `submit`.
-        metric_name: Metric for the output `metric`; the task fails if the job did not report it.
         output_path: The same as for `train`: KFP then mounts its workspace into this task, which reads the model there.
         backend_config: Settings of the backend, where those of the ref are not enough.
-        timeout: Seconds to wait at most; 0 for no limit. The job continues.
-        on_kill: What this task does to the job when its run is terminated: "cancel" or "keep". With "keep" the job
-            also outlives the run.
-        attempts: Jobs that this task submits at most, one after the other. After a failure that a retry can
-            help, it submits the next one, which continues from the last checkpoint.
-        backoff: Seconds between two attempts.
-        allow_failure: Whether this task succeeds, with the `status` Failed, although its job failed: for `best_of`
-            after a loop. A failed job has no metric for an output.
         run_id: Id of the run, dsl.PIPELINE_JOB_ID_PLACEHOLDER: a job of this run is deleted with the run while this
             task waits for it.
 

@@ -15,7 +15,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -135,6 +135,8 @@ class Task:
         return {parameter.name: self._get_argument(parameter, hints[parameter.name]) for parameter in wanted}
 
     def _get_argument(self, parameter: inspect.Parameter, hint: Any) -> Any:
+        if is_shared(hint):
+            return hint(**self.get_arguments(hint))
         name, (kind, *_) = parameter.name, _list_types(hint)
         if name in self._encoded_inputs:
             return _resolve_references(self._encoded_inputs[name], self._values)
@@ -187,6 +189,11 @@ class Task:
         if self._nulls:
             written["parameterValues"] = self._nulls
         self._output_file.write_text(json.dumps(written, ensure_ascii=False), encoding="utf-8")
+
+
+def is_shared(hint: Any) -> bool:
+    """Return whether an annotation is a dataclass of inputs, which several components have."""
+    return is_dataclass(hint) and hint is not Artifact
 
 
 def _parse_single_artifact(held: Mapping[str, Any]) -> Artifact:

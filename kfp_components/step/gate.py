@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 from kfp_components.step.executor_input import Artifact, Task
 from trainer_core.base.errors import InvalidRequestError
@@ -16,7 +16,7 @@ _KFP_FACTS = frozenset({"display_name", "store_session_info"})
 def evaluate_gate(
     task: Task,
     *,
-    metrics: Artifact,
+    metrics: Annotated[Artifact, "Metrics"],
     at_least: dict[str, Any] | None = None,
     at_most: dict[str, Any] | None = None,
 ) -> None:

@@ -46,7 +46,16 @@ def delete(
 
 @dataclass(frozen=True, kw_only=True)
 class ExistingJobInputs:
-    """The inputs of suspend and resume; the components' docstrings describe them."""
+    """The inputs of suspend and resume.
+
+    Args:
+        job: Ref of the TrainJob.
+        run_id: Id of the run: dsl.PIPELINE_JOB_ID_PLACEHOLDER. Filled in, except where the component is loaded from
+            YAML. KFP never takes a task with it from the cache of another run.
+        task_name: Name of the task: dsl.PIPELINE_TASK_NAME_PLACEHOLDER. Filled in likewise. KFP never takes a task with
+            it from the cache of another task of the run.
+        backend_config: Settings of the backend, where those of the ref are not enough.
+    """
 
     job: dict[str, Any]
     run_id: str  # KFP's cache alone reads it and the next one.
@@ -54,18 +63,16 @@ class ExistingJobInputs:
     backend_config: dict[str, Any] | None = None
 
 
-def suspend(task: Task) -> None:
-    """Suspend a TrainJob; the component's docstring describes the inputs."""
-    inputs = ExistingJobInputs(**task.get_arguments(ExistingJobInputs))
+def suspend(task: Task, *, inputs: ExistingJobInputs) -> None:
+    """Suspend a TrainJob."""
     client, ref = open_job(inputs.job, inputs.backend_config)
     client.suspend(ref)
     seen = client.wait_for_job_status(ref, {SUSPENDED, COMPLETE, FAILED}, timeout=_SECONDS_TO_SUSPEND)
     task.write("status", seen.status)
 
 
-def resume(task: Task) -> None:
-    """Resume a TrainJob; the component's docstring describes the inputs."""
-    inputs = ExistingJobInputs(**task.get_arguments(ExistingJobInputs))
+def resume(task: Task, *, inputs: ExistingJobInputs) -> None:
+    """Resume a TrainJob."""
     client, ref = open_job(inputs.job, inputs.backend_config)
     client.resume(ref)
     task.write("status", client.observe(ref).status)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Annotated, cast
 
 from kfp_components.step.executor_input import Artifact, Task
 from trainer_core.base.errors import InvalidRequestError
@@ -13,7 +13,7 @@ from trainer_core.tracking.registries import open_registry
 def promote(
     task: Task,
     *,
-    model: Artifact,
+    model: Annotated[Artifact, "Model"],
     metric: float,
     registry: str,
     run_id: str,

@@ -30,7 +30,7 @@ class SearchInputs:
     """The inputs that only search has; the component's docstring describes them."""
 
     search_space: dict[str, Any]
-    objectives: list[Any] | None = None
+    objectives: list[dict[str, Any]] | None = None
     trial_config: dict[str, Any] | None = None
     algorithm: dict[str, Any] | None = None
     stop: dict[str, Any] | None = None
@@ -43,10 +43,8 @@ class SearchInputs:
             raise InvalidRequestError(f"timeout must be at least 0, got {self.timeout}")
 
 
-def search(task: Task) -> None:
+def search(task: Task, *, jobs: JobInputs, inputs: SearchInputs) -> None:
     """Drive a search to its end; the component's docstring describes the inputs."""
-    inputs = SearchInputs(**task.get_arguments(SearchInputs))
-    jobs = JobInputs(**task.get_arguments(JobInputs))
     definition = SearchDefinition.parse(
         inputs.search_space, inputs.objectives, inputs.trial_config, inputs.algorithm, inputs.stop
     )

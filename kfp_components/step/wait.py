@@ -43,7 +43,19 @@ _SILENCE_SECONDS = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class WaitInputs:
-    """The inputs that train and wait share; the components' docstrings describe them."""
+    """The inputs that train and wait share.
+
+    Args:
+        metric_name: Metric for the output `metric`; the task fails if the job did not report it.
+        timeout: Seconds to wait at most; 0 for no limit. The job continues.
+        on_kill: What this task does to the job when its run is terminated: "cancel" or "keep". With "keep" the job
+            also outlives the run.
+        attempts: Jobs that this task submits at most, one after the other. After a failure that a retry can
+            help, it submits the next one, which continues from the last checkpoint.
+        backoff: Seconds between two attempts.
+        allow_failure: Whether this task succeeds, with the `status` Failed, although its job failed: for `best_of`
+            after a loop. A failed job has no metric for an output.
+    """
 
     metric_name: str | None = None
     timeout: int = 0
@@ -65,16 +77,16 @@ def wait(
     task: Task,
     *,
     job: dict[str, Any],
+    waiting: WaitInputs,
     output_path: str | None = None,  # Read by KFP alone, which mounts its workspace for it.
     backend_config: dict[str, Any] | None = None,
     run_id: str | None = None,
 ) -> None:
     """Follow a TrainJob to its end; the component's docstring describes the inputs."""
-    inputs = WaitInputs(**task.get_arguments(WaitInputs))
     client, ref = open_job(job, backend_config)
     run = find_run(client, run_id)
-    attached = attach_job(client, ref, inputs.on_kill, run)
-    follow_attempts(task, client, attached, None, run, inputs, ref_output="last_job")
+    attached = attach_job(client, ref, waiting.on_kill, run)
+    follow_attempts(task, client, attached, None, run, waiting, ref_output="last_job")
 
 
 def follow_attempts(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hostile_values import HOSTILE, build_plain_data
 from hypothesis import given, strategies as st
 
 from kfp_components.step import entrypoint
-from kfp_components.step.train import JobInputs
+from kfp_components.step.executor_input import is_shared
 from trainer_core import TrainerClient
 from trainer_core.base.text import MAX_MESSAGE
 
@@ -43,7 +43,8 @@ ARTIFACTS = PLAIN | st.fixed_dictionaries(
 
 
 def list_inputs(target: Any) -> list[str]:
-    parameters = [*inspect.signature(target).parameters.values(), *inspect.signature(JobInputs).parameters.values()]
+    signatures = map(inspect.signature, [target, *filter(is_shared, get_type_hints(target).values())])
+    parameters = [each for signature in signatures for each in signature.parameters.values()]
     return sorted({each.name for each in parameters if each.kind is each.KEYWORD_ONLY})
 
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import yaml
@@ -20,10 +21,7 @@ from kfp_driver import COMPONENTS, REPOSITORY, component_spec, container, docume
 from kfp_components import container_spec
 from kfp_components.container_spec import VERSION
 from kfp_components.step.entrypoint import TARGETS, load_target
-from kfp_components.step.lifecycle import ExistingJobInputs
-from kfp_components.step.search import SearchInputs
-from kfp_components.step.train import JobInputs
-from kfp_components.step.wait import WaitInputs
+from kfp_components.step.executor_input import is_shared
 
 NAMES = sorted(TARGETS)
 PIPELINES = REPOSITORY / "pipelines"
@@ -220,14 +218,14 @@ def test_the_defaults_of_component_and_target_agree(name):
 
 
 def arguments_of(name):
-    shared = [
-        *([JobInputs] if name in ("search", "submit", "train") else []),
-        *([SearchInputs] if name == "search" else []),
-        *([WaitInputs] if name in ("train", "wait") else []),
-        *([ExistingJobInputs] if name in ("resume", "suspend") else []),
-    ]
-    parameters = [p for each in [*shared, load_target(name)] for p in inspect.signature(each).parameters.values()]
-    return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+    """Return the arguments of a component's target, with the fields of the dataclasses among them."""
+    target = load_target(name)
+    found = {}
+    for each in [*filter(is_shared, get_type_hints(target).values()), target]:
+        hints = get_type_hints(each)
+        parameters = [p for p in inspect.signature(each).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        found |= {p.name: p for p in parameters if not is_shared(hints[p.name])}
+    return found
 
 
 @pytest.mark.parametrize("name", NAMES)
