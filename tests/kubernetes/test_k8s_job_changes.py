@@ -12,7 +12,7 @@ from k8s_scene import CONTAINER, HF, a_client, a_request, a_stage, finished, see
 from trainer_core.k8s import labels, resources
 from trainer_core.k8s.errors import WriteConflictError
 from trainer_core.k8s.job_writer import JobWriter
-from trainer_core.model.jobs import Category, Diagnosis, JobFailedError, Outcome
+from trainer_core.model.jobs import Category, Diagnosis, Outcome
 from trainer_core.model.request import KUEUE_QUEUE
 
 QUEUED = {"metadata": {"labels": {KUEUE_QUEUE: "training"}}}
@@ -63,14 +63,6 @@ def test_a_suspended_job_has_no_pods_and_still_exists(stage):
     assert cluster.get("TrainJob", "job") is not None
 
 
-def test_a_resumed_job_runs_again(stage):
-    _, client = stage
-    ref = client.submit(a_request())
-    client.suspend(ref)
-    client.resume(ref)
-    wait_until_running(client, ref)
-
-
 def test_a_resume_that_read_the_job_before_it_was_cancelled_does_not_start_it(stage):
     cluster, client = stage
     ref = client.submit(a_request(suspend=True))
@@ -98,16 +90,6 @@ def test_suspending_or_resuming_twice_patches_the_job_once(stage):
     client.resume(ref)
     client.resume(ref)
     assert cluster.counts["patch trainjobs"] == 1
-
-
-def test_a_job_that_has_ended_is_not_suspended_resumed_or_cancelled():
-    with a_stage("complete") as (cluster, client):
-        ref = client.submit(a_request())
-        until_ended(cluster)
-        for act in (client.suspend, client.resume, client.cancel):
-            act(ref)
-        assert cluster.counts["patch trainjobs"] == 0
-        assert client.get_job("job").status == "Complete"
 
 
 def test_runtime_patches_of_other_managers_are_kept(stage):
@@ -208,34 +190,11 @@ def test_cancelling_twice_patches_the_job_once(stage):
     assert cluster.counts["patch trainjobs"] == 1
 
 
-def test_a_cancelled_job_is_not_resumed(stage):
-    cluster, client = stage
-    ref = client.submit(a_request())
-    client.cancel(ref)
-    client.resume(ref)
-    assert get_spec(cluster)["suspend"] is True
-
-
-def test_every_client_reads_the_diagnosis_of_a_cancelled_job(stage):
-    cluster, client = stage
-    ref = client.submit(a_request())
-    because = Diagnosis(category=Category.IMAGE, reason="its image cannot be pulled", step="node-0")
-    client.backend.cancel(ref, because)
-    assert a_client(cluster).get_job_outcome("job").diagnosis == because
-
-
 def test_submitting_a_cancelled_job_again_attaches_to_it(stage):
     _, client = stage
     ref = client.submit(a_request())
     client.cancel(ref)
     assert client.submit(a_request()) == ref
-
-
-def test_waiting_for_a_cancelled_job_to_complete_raises_job_failed(stage):
-    _, client = stage
-    client.cancel(client.submit(a_request()))
-    with pytest.raises(JobFailedError, match="it was cancelled"):
-        client.wait_for_job_status("job", timeout=300)
 
 
 # Delete.
@@ -278,24 +237,6 @@ def test_delete_waits_for_finalizers(stage):
     cluster.update("TrainJob", "job", lambda raw: raw["metadata"].pop("finalizers"))
     deleter.join()
     assert cluster.get("TrainJob", "job") is None
-
-
-def test_deleting_a_deleted_job_succeeds(stage):
-    _, client = stage
-    ref = client.submit(a_request())
-    client.delete_job(ref)
-    client.delete_job(ref)
-    client.delete_job("job")
-    assert client.list_jobs() == []
-
-
-def test_deleting_a_ref_keeps_a_later_job_of_the_same_name(stage):
-    cluster, client = stage
-    ref = client.submit(a_request())
-    cluster.delete("TrainJob", "job")
-    second = client.submit(a_request())
-    client.delete_job(ref)
-    assert cluster.get("TrainJob", "job")["metadata"]["uid"] == second.uid
 
 
 def test_only_trainjobs_are_deleted_and_never_a_jobset(stage):

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from fake_cluster import answers
 from fake_cluster.runtimes import runtime as a_runtime
-from k8s_scene import CONTAINER, HF, a_client, a_request, a_stage, condition, finished, seen, until_ended
+from k8s_scene import CONTAINER, HF, a_client, a_request, a_stage, condition, finished, seen
 
 from trainer_core import CustomTrainer, Name
 from trainer_core.base.errors import InvalidRequestError, UnsupportedError
@@ -274,13 +274,6 @@ def test_a_failure_is_explained_by_events_that_are_newer_than_it(monkeypatch):
 # Jobs that end.
 
 
-def test_an_exceeded_deadline_is_reported():
-    with a_stage("deadline") as (_, client):
-        diagnosis = finished(client, client.submit(a_request(active_deadline_seconds=60))).diagnosis
-    assert diagnosis.category is Category.DEADLINE
-    assert "deadline of 60 s" in diagnosis.reason
-
-
 def test_a_failed_initializer_is_the_step_of_the_diagnosis():
     with a_stage("crash-loop", **MANY_RETRIES) as (_, client):
         diagnosis = finished(client, client.submit(a_request(runtime="fetches", initializer={"model": HF}))).diagnosis
@@ -313,27 +306,6 @@ def test_a_job_that_failed_before_the_first_observation_is_explained():
         cluster.until(lambda: cluster.objects("events"))
         outcome = finished(client, client.get_job_ref("job"))
     assert outcome.diagnosis.category is Category.REJECTED
-
-
-def test_a_deleted_job_is_reported_as_deleted():
-    with a_stage("runs") as (cluster, client):
-        ref = client.submit(a_request())
-        seen(client, ref, lambda observation: observation.status == "Running")
-        with client.follow(ref) as follower:
-            follower.next_observation(60)
-            cluster.delete("TrainJob", "job")
-            assert finished(client, ref).diagnosis.category is Category.DELETED
-
-
-def test_events_of_a_job_are_in_chronological_order():
-    with a_stage("preempted", "complete") as (cluster, client):
-        client.submit(a_request())
-        until_ended(cluster)
-        events = client.get_job_events("job")
-    reasons = [event.reason for event in events]
-    assert reasons[0] == "Created"
-    assert {"Scheduled", "Preempted", "Complete"} <= set(reasons)
-    assert events == sorted(events, key=lambda event: event.event_time)
 
 
 # Rejections by the server.

@@ -12,7 +12,6 @@ from trainer_core import Name, TrainerClient
 from trainer_core.base.errors import (
     BackendUnavailableError,
     ConflictError,
-    JobNotFoundError,
     RuntimeNotFoundError,
     TrainerError,
 )
@@ -68,35 +67,12 @@ def test_a_cleared_task_whose_new_definition_is_refused_keeps_its_old_job(stage)
     assert client.observe(first).outcome is None
 
 
-def test_the_request_is_read_back_unchanged(stage):
-    cluster, client = stage
-    request = a_request(metadata={"labels": {"team": "vision"}, "annotations": {"note": "näher"}})
-    ref = client.submit(request)
-    assert a_client(cluster).get_job_request(ref) == request
-
-
-def test_twenty_concurrent_submits_of_one_request_create_one_job(stage):
-    cluster, client = stage
-    clients = [client, *(a_client(cluster) for _ in range(3))]
-    with ThreadPoolExecutor(20) as pool:
-        refs = list(pool.map(lambda number: clients[number % 4].submit(a_request()), range(20)))
-    assert len(set(refs)) == 1
-    assert names(cluster) == ["job"]
-
-
 def test_twenty_concurrent_submits_of_one_owner_create_one_job(stage):
     cluster, client = stage
     with ThreadPoolExecutor(20) as pool:
         refs = list(pool.map(lambda _: client.submit(owned()), range(20)))
     assert len({ref.uid for ref in refs}) == 1
     assert len(names(cluster)) == 1
-
-
-def test_another_request_of_the_same_name_is_refused(stage):
-    _, client = stage
-    client.submit(a_request())
-    with pytest.raises(ConflictError, match="'job' exists with another request"):
-        client.submit(a_request(trainer={**CONTAINER, "num_nodes": 2}))
 
 
 def test_one_of_many_different_requests_of_one_name_is_created(stage):
@@ -262,19 +238,6 @@ def test_a_job_deleted_during_attach_is_created_again(stage):
     assert cluster.get("TrainJob", "job")["metadata"]["uid"] == second.uid
 
 
-def test_a_ref_does_not_match_a_later_job_of_the_same_name(stage):
-    _, client = stage
-    first = client.submit(a_request())
-    client.delete_job("job")
-    second = client.submit(a_request())
-    with pytest.raises(JobNotFoundError, match="another job has its name now"):
-        client.observe(first)
-    client.cancel(first)
-    client.suspend(second)
-    client.delete_job(first)
-    assert client.get_job("job").status == "Suspended"
-
-
 def test_pods_of_an_earlier_job_of_the_same_name_are_ignored():
     pod_labels = {"jobset.sigs.k8s.io/jobset-name": "job", "jobset.sigs.k8s.io/replicatedjob-name": "node"}
     metadata = {"name": "job-node-0-0-older", "labels": pod_labels}
@@ -286,32 +249,6 @@ def test_pods_of_an_earlier_job_of_the_same_name_are_ignored():
             follower.next_observation(60)
             shown = [client.get_job("job"), *client.list_jobs(), follower.get_job()]
     assert [job.steps[0].pod_name for job in shown] == ["", "", ""]
-
-
-def test_a_retry_after_a_failure_is_the_next_attempt(stage):
-    cluster, client = stage
-    first = client.submit(owned())
-    client.cancel(first)
-    second = client.submit(owned())
-    assert second.name == f"{first.name}-1"
-    assert cluster.get("TrainJob", second.name)["metadata"]["annotations"][labels.ATTEMPT] == "1"
-
-
-def test_the_result_of_a_complete_job_is_reused(stage):
-    cluster, client = stage
-    cluster.lives.set("*", "complete")
-    first = client.submit(owned())
-    finished(client, first)
-    assert a_client(cluster).submit(owned()) == first
-
-
-def test_a_cleared_task_cancels_its_old_job_and_creates_a_new_one(stage):
-    cluster, client = stage
-    first = client.submit(owned("1"))
-    second = client.submit(owned("2"))
-    assert second != first
-    assert client.get_job_outcome(first).diagnosis.reason == "it was cancelled"
-    assert len(names(cluster)) == 2
 
 
 @pytest.fixture
@@ -344,27 +281,12 @@ def test_the_next_attempt_starts_at_once_where_the_role_denies_to_read_pods(lost
     assert "waiting up to" not in caplog.text
 
 
-def test_a_retry_with_a_different_request_attaches_with_a_warning(stage, caplog):
-    _, client = stage
-    first = client.submit(owned())
-    with caplog.at_level(logging.WARNING):
-        assert client.submit(owned(trainer={**CONTAINER, "num_nodes": 2})) == first
-    assert "trainer.num_nodes" in caplog.text
-
-
 def test_owners_are_matched_by_their_complete_key(stage):
     cluster, client = stage
     keys = [f"{'x' * 990}/{number}" for number in range(2)]
     refs = {client.submit(a_request(None, owner={"key": key, "slug": "digits"})) for key in keys}
     owners = {job["metadata"]["labels"][labels.OWNER] for job in cluster.objects("TrainJob")}
     assert (len(refs), len(owners)) == (2, 2)
-
-
-def test_an_unknown_runtime_is_refused_with_the_known_runtimes(stage):
-    cluster, client = stage
-    with pytest.raises(RuntimeNotFoundError, match=r"runtime .torhc. not found.*available: fetches, python, torch"):
-        client.submit(a_request(runtime="torhc"))
-    assert names(cluster) == []
 
 
 def test_an_unknown_runtime_is_refused_in_one_line_where_a_kind_of_runtime_cannot_be_listed(stage, caplog):
