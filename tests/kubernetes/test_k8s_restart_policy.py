@@ -129,7 +129,7 @@ def test_a_restart_waits_for_a_pod_that_the_failed_attempt_has_left(name, caplog
         cluster.update_status("TrainJob", ref.name, {"conditions": [failed]})
         outcome = client.wait(ref, restarts=False)
         client.backend.max_left_seconds = 0.1
-        assert client.start_again(outcome).name == f"{ref.name}-1"
+        assert client.attempts(outcome.job).start_next(outcome).name == f"{ref.name}-1"
     assert "has not ended in 0 s, and the next attempt starts beside it; check still-saves" in caplog.text
 
 
@@ -138,7 +138,7 @@ def test_a_job_that_a_person_deletes_is_not_started_again():
         ref = client.submit(ask(FREE))
         outcome = client.wait(ref, restarts=False)
         client.delete_job(ref)
-        assert client.start_again(outcome) is None
+        assert client.attempts(outcome.job).start_next(outcome) is None
         assert count_jobs(cluster) == 0
 
 

@@ -118,11 +118,11 @@ def test_a_stored_request_of_an_owner_has_the_name_that_was_submitted(name, atte
 def test_a_policy_starts_a_job_again_until_its_budget_is_used_up_and_a_person_gives_a_new_one(client, fields):
     first = client.submit(ask(**fields, restart_policy={"max_restarts": 1, "delay": 0, "no_progress": 9}))
     outcome = fail(client, first)
-    second = client.start_again(outcome)
+    second = client.attempts(outcome.job).start_next(outcome)
     assert second.name == f"{first.name}-1"
-    assert client.start_again(outcome) == second
+    assert client.attempts(outcome.job).start_next(outcome) == second
     assert client.get_job_request(second).context.attempt_restarts.counted == 1
-    assert client.start_again(fail(client, second)) is None
+    assert client.attempts(second).start_next(fail(client, second)) is None
     third = client.retry(first)
     assert (third.name, client.get_job_request(third).context.attempt_restarts) == (f"{first.name}-2", None)
     assert fail(client, third).diagnosis.retryable
@@ -133,7 +133,7 @@ def test_a_process_without_the_tokens_of_a_training_does_not_start_it_again(clie
     request = ask(None, owner=OWNER.model_dump(), restart_policy={"delay": 0}, literal_secrets=tokens)
     first = client.submit(request)
     outcome = fail(client, first)
-    assert client.start_again(outcome) is None
+    assert client.attempts(outcome.job).start_next(outcome) is None
     assert "only what has submitted it can start it again: its model.ACCESS_TOKEN is not stored" in caplog.text
     assert "hf_1" not in caplog.text
     with pytest.raises(InvalidRequestError, match="only what has submitted it"):
@@ -147,5 +147,5 @@ def test_a_job_that_is_deleted_while_it_is_started_again_stays_deleted(client, c
     ref = client.submit(ask(None if owner else "nightly", owner=owner, restart_policy={"delay": 0}))
     outcome = fail(client, ref)
     client.backend.on_call = lambda name: client.backend.jobs.pop(ref.name, None) if name == call else None
-    assert client.start_again(outcome) is None
+    assert client.attempts(outcome.job).start_next(outcome) is None
     assert client.backend.jobs == {}

@@ -468,21 +468,6 @@ class TrainerClient:
         ref = self.get_job_ref(job) if found is None else found.job
         return Attempts(self, ref, timeout, rules, submit)
 
-    def start_again(self, outcome: Outcome, timeout: float | None = None) -> TrainJobRef | None:
-        """Start the next attempt of a failed TrainJob if its `RestartPolicy` demands it, once the delay is over.
-
-        Args:
-            outcome: Its outcome.
-            timeout: Maximum time to wait, in seconds. None (the default) for no limit.
-
-        Returns:
-            The next attempt. None if there is none.
-
-        Raises:
-            WaitTimeoutError: It is started again after the timeout.
-        """
-        return self.attempts(outcome.job, timeout=timeout).start_next(outcome)
-
     def debug(
         self,
         job: str | TrainJobRef,
