@@ -3,7 +3,7 @@
 1. An observation waits until the watch reports a change of the job or of a pod.
 2. The cached job and pods give an observation without a request: `_observe_cache`.
 3. Where they do not explain a failure or a long wait, events and logs are read, and that answer is kept until the cache
-   changes or it is too old: `_reuse`, `_explain`.
+   changes or it is too old: `_choose`, `_explain`.
 4. A job that the cache does not have is read directly: deleted, of another resource, or not to be watched by RBAC.
 """
 
@@ -13,9 +13,10 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from trainer_core.backends.follower import Follower
 from trainer_core.base.change_event import ChangeEvent
@@ -50,6 +51,23 @@ _MAX_EVENTS_SECONDS = 60.0
 _PROGRESS_OBSERVATION_SECONDS = 2.0
 
 
+class _Explained(NamedTuple):
+    """What a cached observation became with events and logs."""
+
+    cached: Observation
+    observation: Observation
+    #: When it was first explained, and when it is read again.
+    since: float
+    until: float
+
+
+class _Uncached(NamedTuple):
+    """The last observation of a job that the cache does not have."""
+
+    observation: Observation
+    read_at: float
+
+
 class WatchFollower(Follower):
     """Observes a job when its watch reports a change. Reads events and logs only where they explain a failure."""
 
@@ -69,17 +87,11 @@ class WatchFollower(Follower):
         self._subscription = self._subscribe()
         self._is_first = True
         self._last_status_check = time.monotonic()
-        self._status_check_due = False
         self._job: JobState | None = None
         # Includes deleted pods of a failed job: a crash loop's pods are deleted just when the job counts as failed.
         self._pods: dict[str, PodState] = {}
-        # The last cached observation that needed an explanation, and the explained one.
-        self._explained_for: Observation | None = None
-        self._explained: Observation | None = None
-        self._explained_since, self._explained_until = 0.0, math.inf
-        # The last observation of a job that the cache does not have.
-        self._uncached: Observation | None = None
-        self._last_uncached_read = -math.inf
+        self._explained: _Explained | None = None
+        self._uncached: _Uncached | None = None
         self._wants_progress = progress
         #: Of the first observation: only after it a caller may begin to read the log itself.
         self._was_observed = False
@@ -93,7 +105,8 @@ class WatchFollower(Follower):
         cached = self._observe_cache(self._subscription.snapshot())
         if cached is None:
             return self._read_uncached()
-        return self._add_progress(self._reuse(cached) or self._explain(cached))
+        chosen = self._choose(cached)
+        return self._add_progress(chosen if isinstance(chosen, Observation) else chosen())
 
     async def next_observation_async(self, timeout: float) -> Observation:
         await self._subscription.wait_async(self._limit_timeout(timeout))
@@ -103,10 +116,9 @@ class WatchFollower(Follower):
             return await self._read_before_first_list()
         if cached is None:
             return await asyncio.to_thread(self._read_uncached)
-        observation = self._reuse(cached)
+        chosen = self._choose(cached)
         # Most changes need no explanation, and so no thread.
-        if observation is None:
-            observation = await asyncio.to_thread(self._explain, cached)
+        observation = chosen if isinstance(chosen, Observation) else await asyncio.to_thread(chosen)
         return await asyncio.to_thread(self._add_progress, observation) if self._wants_progress else observation
 
     def get_job(self) -> TrainJob:
@@ -174,24 +186,24 @@ class WatchFollower(Follower):
     def _select_pods(self, job: JobState) -> Sequence[PodState]:
         return job.select_pods(self._pods.values())
 
-    def _reuse(self, cached: Observation) -> Observation | None:
-        """Return the last explained or the cached observation; None if a read or a status check is due."""
+    def _choose(self, cached: Observation) -> Observation | Callable[[], Observation]:
+        """Return the last explained or the cached observation; or the read that is due."""
         has_failure = bool(cached.outcome or cached.pending_failure)
-        is_explained = cached == self._explained_for
-        explained = self._explained if is_explained and time.monotonic() < self._explained_until else None
-        if is_explained and has_failure:
-            return explained
+        known = self._explained if self._explained and self._explained.cached == cached else None
+        explained = known.observation if known and time.monotonic() < known.until else None
+        explain = partial(self._explain, cached)
+        if known and has_failure:
+            return explained or explain
         now, pods = self._reader.get_limits().now, self._select_pods(self._job) if self._job else ()
         silence, limit = time.monotonic() - self._last_status_check, _STATUS_CHECK_SECONDS.get(cached.status, math.inf)
         if find_left_node(pods, now):
             limit = _LEFT_NODE_SECONDS
         if silence >= limit and self._reader.claim_status_check(time.monotonic()):
-            self._status_check_due = True
-            return None
+            return explain if cached.pending_failure else self._check_status
         if has_failure:
-            return None
+            return explain
         if self._job and observations.needs_explanation(self._job, pods, now):
-            return explained
+            return explained or explain
         return cached
 
     def _add_progress(self, observation: Observation) -> Observation:
@@ -205,41 +217,40 @@ class WatchFollower(Follower):
             live = self._reader.get_live_progress(self._ref.uid)
         return replace(observation, progress=live.progress if live else None)
 
+    def _check_status(self) -> Observation:
+        """Read the job itself, because its watch has been silent for long."""
+        self._last_status_check = time.monotonic()
+        return self._reader.observe(self._ref)
+
     def _explain(self, cached: Observation) -> Observation:
-        """Read what the cache does not have: events, logs, and the job itself if a status check is due."""
+        """Read what the cache does not have: events and logs."""
         if self._job is None:
             return cached
-        check_due, self._status_check_due = self._status_check_due, False
-        if check_due and not cached.pending_failure:
-            self._last_status_check = time.monotonic()
-            return self._reader.observe(self._ref)
         if cached.outcome:
             # The event of the job may arrive before those of its pods.
             pods = self._reader.list_ended_pods(self._job, self._select_pods(self._job))
             self._pods.update({pod.name: pod for pod in pods})
         observation = self._reader.observe_state(self._job, self._select_pods(self._job), self._ref)
         now = time.monotonic()
-        if cached != self._explained_for:
-            self._explained_since = now
-        self._explained_for, self._explained = cached, observation
-        self._explained_until = now + _get_validity(observation, now - self._explained_since)
+        since = self._explained.since if self._explained and self._explained.cached == cached else now
+        self._explained = _Explained(cached, observation, since, now + _get_validity(observation, now - since))
         return observation
 
     def _read_uncached(self) -> Observation:
         """Read a job that the cache does not have, now and then. If it has another resource, watch that from now on."""
-        now = time.monotonic()
-        if self._uncached is not None and now < self._last_uncached_read + self._reader.get_uncached_interval():
-            return self._uncached
+        now, last = time.monotonic(), self._uncached
+        if last is not None and now < last.read_at + self._reader.get_uncached_interval():
+            return last.observation
         self._reader.uncached_followers.add(self)
-        self._last_uncached_read, self._uncached = now, None
+        self._uncached = None
         raw = self._reader.get_object_by_ref(self._ref)
         resource = self._adapter.get_resource(self._adapter.parse_job(raw))
         if resource != self._resource and resource not in self._adapter.shared_resources:
             self._subscription.close()
             self._resource = resource
             self._subscription = self._subscribe()
-        self._uncached = self._reader.observe_object(raw, self._ref)
-        return self._uncached
+        self._uncached = _Uncached(self._reader.observe_object(raw, self._ref), now)
+        return self._uncached.observation
 
     async def _read_before_first_list(self) -> Observation:
         """Read the job while the informer's first list is under way. Thousands of followers share a few reads."""
