@@ -53,7 +53,7 @@ from trainer_core import (
 from trainer_core.backends.trainer_v2 import manifest, validation
 from trainer_core.backends.trainer_v2.backend import KubernetesBackend
 from trainer_core.definition import request_builder
-from trainer_core.k8s import initializer_job, labels, manifest_common, resources
+from trainer_core.k8s import initializer_job, labels, manifest_common
 from trainer_core.model.config import KubernetesBackendConfig
 from trainer_core.model.request import Owner, TrainJobRequest
 from trainer_core.packaging import argv_payload
@@ -98,13 +98,12 @@ class Example:
         request = self.request()
         if self.runtime is None:
             made = initializer_job.render_manifests(request, KubernetesBackendConfig(), NAMESPACE, self.attempt)
-            secret = manifest_common.build_secret(request, "example", NAMESPACE, UID, resources.JOBS)
         else:
             raw, takes = runtime(self.runtime), server(self.version)
             validation.check_request(request, raw, takes, NAMESPACE)
             made = [manifest.render_trainjob(request, raw, takes, NAMESPACE, self.attempt)]
-            secret = manifest_common.build_secret(request, "example", NAMESPACE, UID, resources.TRAINJOBS)
-        return [*made, *([secret] if secret else [])]
+        job = {**made[-1], "metadata": {**made[-1]["metadata"], "uid": UID}}
+        return [*made, *([manifest_common.build_secret(request, job)] if request.context.literal_secrets else [])]
 
 
 def golden(name: str, objects: list[dict[str, Any]]) -> str:

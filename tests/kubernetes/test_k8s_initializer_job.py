@@ -6,7 +6,7 @@ import pytest
 
 from trainer_core.base import naming
 from trainer_core.base.errors import InvalidRequestError, UnsupportedError
-from trainer_core.k8s import initializer_job, labels, manifest_common, resources
+from trainer_core.k8s import initializer_job, labels, manifest_common
 from trainer_core.model.config import KubernetesBackendConfig
 from trainer_core.model.request import TrainJobRequest
 
@@ -99,7 +99,9 @@ def test_the_images_get_their_settings_as_environment_variables():
 def test_a_literal_secret_is_stored_in_a_secret_of_the_job():
     request = a_request(literal_secrets={"dataset.ACCESS_TOKEN": "hf_literal"})
     (container,) = pod(request)["containers"]
-    secret = manifest_common.build_secret(request, "fetch", "team", "uid", resources.JOBS)
+    job = rendered(request)[-1]
+    job["metadata"]["uid"] = "uid"
+    secret = manifest_common.build_secret(request, job)
     reference = {"name": "fetch-initializer", "key": "dataset.ACCESS_TOKEN"}
     assert container["env"][1] == {"name": "ACCESS_TOKEN", "valueFrom": {"secretKeyRef": reference}}
     assert secret["stringData"] == {"dataset.ACCESS_TOKEN": "hf_literal"}

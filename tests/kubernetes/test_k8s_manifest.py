@@ -17,7 +17,7 @@ from k8s_examples import EXAMPLES, GOLDEN, golden, readable
 
 from trainer_core.backends.trainer_v2 import manifest
 from trainer_core.base.errors import UnsupportedError
-from trainer_core.k8s import labels, manifest_common, resources
+from trainer_core.k8s import labels, manifest_common
 from trainer_core.model.request import TrainJobRequest
 
 TRAINJOBS = [name for name, example in EXAMPLES.items() if example.runtime]
@@ -81,17 +81,15 @@ def test_a_literal_secret_is_rendered_only_into_its_secret(name):
     assert "hf_literal" not in json.dumps(others)
 
 
-def test_a_job_without_literal_secrets_has_no_secret():
-    assert manifest_common.build_secret(a_request(), "job", "team", "uid", resources.TRAINJOBS) is None
-
-
 def test_secrets_of_dataset_and_model_have_separate_keys():
     request = a_request(
         initializer={"dataset": HF, "model": HF},
         literal_secrets={"dataset.ACCESS_TOKEN": "one", "model.ACCESS_TOKEN": "two"},
     )
-    initializer = rendered(request, "torchtune-llama3.2-1b")["spec"]["initializer"]
-    secret = manifest_common.build_secret(request, "job", "team", "uid", resources.TRAINJOBS)
+    job = rendered(request, "torchtune-llama3.2-1b")
+    initializer = job["spec"]["initializer"]
+    job["metadata"]["uid"] = "uid"
+    secret = manifest_common.build_secret(request, job)
     keys = {role: initializer[role]["env"][0]["valueFrom"]["secretKeyRef"]["key"] for role in ("dataset", "model")}
     assert {role: secret["stringData"][key] for role, key in keys.items()} == {"dataset": "one", "model": "two"}
 

@@ -37,7 +37,7 @@ from trainer_core.model.jobs import (
     TrainJobRef,
 )
 from trainer_core.model.logs import MAX_LOG_LINES, LogChunk, select_steps, tail_steps
-from trainer_core.model.request import TRACKING_SECRETS, Code, TrainJobRequest
+from trainer_core.model.request import TRACKING_SECRETS, Code, RuntimeRef, TrainJobRequest
 from trainer_core.model.runtimes import Runtime
 from trainer_core.model.storage_schemes import SCHEMES
 from trainer_core.packaging import code_location
@@ -281,6 +281,10 @@ class Backend(ABC):
                 decision.name,
                 fields,
             )
+
+    def get_runtime_ref(self, request: TrainJobRequest) -> RuntimeRef:
+        """Return the runtime that a request names, or the default."""
+        return request.work.runtime or RuntimeRef(name=self.default_runtime)
 
     @abstractmethod
     def render(self, request: TrainJobRequest) -> dict[str, Any]:

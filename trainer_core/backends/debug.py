@@ -112,7 +112,7 @@ class DebugBackend(Backend):
         return request  # In this process a project of any size needs no place.
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
-        self.get_runtime(request.work.runtime.name if request.work.runtime else self.default_runtime)
+        self.get_runtime(self.get_runtime_ref(request).name)
         trainer = request.work.trainer
         if trainer is not None and trainer.kind != "custom":
             raise UnsupportedError("the debug backend can only call functions; use a CustomTrainer with a function")
@@ -201,9 +201,7 @@ class DebugBackend(Backend):
         status = {COMPLETE: "Succeeded", FAILED: "Failed"}.get(job.status, "Running")
         return TrainJob(
             name=name,
-            runtime=self.get_runtime(
-                job.request.work.runtime.name if job.request.work.runtime else self.default_runtime
-            ),
+            runtime=self.get_runtime(self.get_runtime_ref(job.request).name),
             steps=[Step(step, status, f"process-{os.getpid()}", device="cpu") for step in job.steps],
             num_nodes=1 if job.request.work.trainer else 0,
             creation_timestamp=job.created,

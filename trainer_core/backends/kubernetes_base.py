@@ -86,10 +86,6 @@ class BaseKubernetesBackend(Backend):
     def _read_runtime(self, request: TrainJobRequest) -> tuple[Any, str | None]:
         """Return the content of the runtime of a request as plain data, and the image of its nodes."""
 
-    def _build_secret(self, request: TrainJobRequest, ref: TrainJobRef) -> RawObject | None:
-        """Build the Secret that is created after the job and owned by it; None if the request has no literal secret."""
-        return None
-
     def get_place(self, ref: TrainJobRef | None) -> str | None:
         return f"{self._connection.server_digest}/{ref.namespace if ref else self.namespace}"
 
@@ -156,7 +152,7 @@ class BaseKubernetesBackend(Backend):
         self._reader.keep_object(created)
         ref = observations.build_ref(self.adapter.parse_job(created))
         try:
-            self._create_secret(ref, request, timeout=_GARBAGE_COLLECTION_SECONDS)
+            self._create_secret(created, request, timeout=_GARBAGE_COLLECTION_SECONDS)
         except TrainerError:
             self.delete(ref)
             raise
@@ -199,19 +195,18 @@ class BaseKubernetesBackend(Backend):
 
     def _get_num_nodes(self, request: TrainJobRequest) -> int:
         requested = request.work.trainer.num_nodes if request.work.trainer else None
-        name = request.work.runtime.name if request.work.runtime else self.default_runtime
-        return requested or self.get_runtime(name).trainer.num_nodes
+        return requested or self.get_runtime(self.get_runtime_ref(request).name).trainer.num_nodes
 
     def create_missing_parts(self, ref: TrainJobRef, request: TrainJobRequest) -> None:
         # The job was created without credentials of a tracking server that no Secret can hold.
         ignored = (ForbiddenError, RejectedError) if _has_only_tracking_secrets(request) else ()
         with suppress(*ignored):
-            self._create_secret(ref, request)
+            if request.context.literal_secrets:
+                self._create_secret(self._reader.get_object_by_ref(ref), request)
 
-    def _create_secret(self, ref: TrainJobRef, request: TrainJobRequest, timeout: float = 0.0) -> None:
-        secret = self._build_secret(request, ref)
-        if secret is not None:
-            self._create_if_absent(secret, timeout)
+    def _create_secret(self, job: RawObject, request: TrainJobRequest, timeout: float = 0.0) -> None:
+        if request.context.literal_secrets:
+            self._create_if_absent(manifest_common.build_secret(request, job), timeout)
 
     def _create_if_absent(self, raw: RawObject, timeout: float = 0.0) -> bool:
         """Create an object unless one of its name exists; return whether it was created."""

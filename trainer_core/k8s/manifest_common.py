@@ -11,7 +11,6 @@ from trainer_core.base import naming
 from trainer_core.base.errors import InvalidRequestError, UnsupportedError
 from trainer_core.base.secrets import SecretRef
 from trainer_core.k8s import labels, resources, runtimes
-from trainer_core.k8s.resources import ApiResource
 from trainer_core.lifecycle.attempt_memory import get_attempt_memory
 from trainer_core.lifecycle.restart_policy import get_attempt_restarts
 from trainer_core.model import checkpoint_location
@@ -106,19 +105,16 @@ def build_metadata(
     }
 
 
-def build_secret(
-    request: TrainJobRequest, job: str, namespace: str, owner_uid: str, owner: ApiResource
-) -> dict[str, Any] | None:
-    """Build the Secret with the literal secrets of a request; None if it has none."""
-    if not request.context.literal_secrets:
-        return None
-    reference = {"apiVersion": owner.api_version, "kind": owner.kind, "name": job, "uid": owner_uid}
+def build_secret(request: TrainJobRequest, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the Secret with the literal secrets of a request, which its created job owns."""
+    metadata = job["metadata"]
+    reference = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": metadata["name"], "uid": metadata["uid"]}
     return {
         "apiVersion": resources.SECRETS.api_version,
         "kind": resources.SECRETS.kind,
         "metadata": {
-            "name": get_secret_name(job),
-            "namespace": namespace,
+            "name": get_secret_name(metadata["name"]),
+            "namespace": metadata["namespace"],
             "labels": {labels.MANAGED_BY: labels.MANAGER},
             "ownerReferences": [reference],
         },

@@ -364,7 +364,7 @@ class RecordingBackend(Backend):
         request, trainer = job.request, job.request.work.trainer
         return TrainJob(
             name=name,
-            runtime=self.get_runtime(request.work.runtime.name if request.work.runtime else self.default_runtime),
+            runtime=self.get_runtime(self.get_runtime_ref(request).name),
             steps=[Step(step, None, f"{name}-{step}") for step in _list_steps(request)],
             num_nodes=(trainer.num_nodes or 1) if trainer else 0,
             creation_timestamp=job.created,

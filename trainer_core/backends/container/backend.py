@@ -120,7 +120,7 @@ class ContainerBackend(Backend):
     def _get_raw_runtime(self, request: TrainJobRequest) -> dict[str, Any]:
         if request.work.trainer is None and request.work.runtime is None:
             return {}
-        return self._runtimes.get(request.work.runtime.name if request.work.runtime else self.default_runtime)
+        return self._runtimes.get(self.get_runtime_ref(request).name)
 
     def read_versions(self, request: TrainJobRequest) -> Versions:
         runtime = self._get_raw_runtime(request)

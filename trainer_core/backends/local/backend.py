@@ -87,8 +87,7 @@ class LocalProcessBackend(Backend):
 
     def render(self, request: TrainJobRequest) -> dict[str, Any]:
         request = self.resolve_request(request)
-        name = request.work.runtime.name if request.work.runtime else self.default_runtime
-        runtime = runtimes.get_runtime(self._state.runtimes, name)
+        runtime = runtimes.get_runtime(self._state.runtimes, self.get_runtime_ref(request).name)
         plan = render_plan(request, runtime, self._state, self._config.checkpoints_uri)
         keep = {"jobs": self._config.keep_finished, "days": self._config.keep_finished_days}
         return {
@@ -99,8 +98,7 @@ class LocalProcessBackend(Backend):
         }
 
     def read_versions(self, request: TrainJobRequest) -> Versions:
-        name = request.work.runtime.name if request.work.runtime else self.default_runtime
-        runtime = runtimes.get_runtime(self._state.runtimes, name)
+        runtime = runtimes.get_runtime(self._state.runtimes, self.get_runtime_ref(request).name)
         return local_versions.read_versions(request, runtime)
 
     def get_place(self, ref: TrainJobRef | None) -> str | None:

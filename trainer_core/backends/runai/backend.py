@@ -15,13 +15,11 @@ from trainer_core.backends.runai.config import RunaiBackendConfig
 from trainer_core.backends.runai.parse import JOB_LABEL, Phases
 from trainer_core.backends.runai.runtime_templates import BUILT_IN_TEMPLATES, SHARED_NAMESPACE, RuntimeTemplate
 from trainer_core.base.errors import ConflictError, RuntimeNotFoundError
-from trainer_core.k8s import manifest_common, resources
+from trainer_core.k8s import resources
 from trainer_core.k8s.errors import AlreadyExistsError, ApiNotServedError, ForbiddenError, NotFoundError
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_state import JobState
-from trainer_core.k8s.parsing import RawObject
 from trainer_core.model.backend_fields.runai_workload import TrainingWorkloadSpec
-from trainer_core.model.jobs import TrainJobRef
 from trainer_core.model.request import TrainJobRequest, list_options
 from trainer_core.model.runtimes import Runtime, RuntimeKind
 
@@ -81,13 +79,6 @@ class RunaiBackend(BaseKubernetesBackend):
         validation.check_request(request, template)
         return [manifest.render_workload(request, template, self._config, self.namespace, attempt)]
 
-    def _build_secret(self, request: TrainJobRequest, ref: TrainJobRef) -> RawObject | None:
-        if not request.context.literal_secrets:
-            return None
-        distributed = manifest.is_distributed(request, self._get_template(request))
-        owner = resources.DISTRIBUTED_WORKLOADS if distributed else resources.TRAINING_WORKLOADS
-        return manifest_common.build_secret(request, ref.name, ref.namespace, ref.uid, owner)
-
     def list_runtimes(self) -> list[Runtime]:
         # The same precedence as in `_find_template`.
         templates = {**BUILT_IN_TEMPLATES, **{template.name: template for template in self._list_templates()}}
@@ -97,8 +88,8 @@ class RunaiBackend(BaseKubernetesBackend):
         return self._find_template(name, None).to_runtime()
 
     def _get_template(self, request: TrainJobRequest) -> RuntimeTemplate:
-        runtime = request.work.runtime
-        return self._find_template(runtime.name if runtime else self.default_runtime, runtime.kind if runtime else None)
+        ref = self.get_runtime_ref(request)
+        return self._find_template(ref.name, ref.kind)
 
     def _read_runtime(self, request: TrainJobRequest) -> tuple[Any, str | None]:
         template = self._get_template(request)

@@ -15,7 +15,7 @@ from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
 from trainer_core.backends.trainer_v2 import SCHEMES
 from trainer_core.backends.trainer_v2.parse import parse_job
 from trainer_core.base.errors import RuntimeNotFoundError, TrainerError
-from trainer_core.k8s import events, initializer_job, labels, manifest_common, resources, runtimes
+from trainer_core.k8s import events, initializer_job, labels, resources, runtimes
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.errors import ApiNotServedError, ForbiddenError, NotFoundError
 from trainer_core.k8s.job_adapter import WorkloadAdapter
@@ -25,7 +25,6 @@ from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.pod_state import JOB_LABEL, JOBSET_LABEL
 from trainer_core.k8s.resources import ApiResource
 from trainer_core.model.config import KubernetesBackendConfig
-from trainer_core.model.jobs import TrainJobRef
 from trainer_core.model.request import TrainJobRequest, list_options
 from trainer_core.model.runtimes import Runtime
 
@@ -95,10 +94,6 @@ class KubernetesBackend(BaseKubernetesBackend):
         self._last_expiry.update(dict.fromkeys(kinds, time.monotonic()))
         return delete_expired(self._api, self._writer, self.namespace, kinds)
 
-    def _build_secret(self, request: TrainJobRequest, ref: TrainJobRef) -> RawObject | None:
-        owner = resources.JOBS if initializer_job.is_initialize_only(request) else resources.TRAINJOBS
-        return manifest_common.build_secret(request, ref.name, ref.namespace, ref.uid, owner)
-
     def list_runtimes(self) -> list[Runtime]:
         cluster = {runtimes.get_name(raw): raw for raw in self._list_raw_runtimes(resources.CLUSTER_TRAINING_RUNTIMES)}
         # As in `get_runtime`, a TrainingRuntime of the namespace takes precedence over a ClusterTrainingRuntime.
@@ -109,10 +104,8 @@ class KubernetesBackend(BaseKubernetesBackend):
         return runtimes.parse_runtime(self._find_raw_runtime(name, None))
 
     def _get_raw_runtime(self, request: TrainJobRequest) -> RawObject:
-        runtime = request.work.runtime
-        return self._find_raw_runtime(
-            runtime.name if runtime else self.default_runtime, runtime.kind if runtime else None
-        )
+        ref = self.get_runtime_ref(request)
+        return self._find_raw_runtime(ref.name, ref.kind)
 
     def _read_runtime(self, request: TrainJobRequest) -> tuple[Any, str | None]:
         raw = self._get_raw_runtime(request)

@@ -12,7 +12,7 @@ from trainer_core.backends.training_operator import manifest, runtime_templates,
 from trainer_core.backends.training_operator.config import TrainingOperatorBackendConfig
 from trainer_core.backends.training_operator.parse import JOB_NAME_LABEL, parse_job, parse_pod
 from trainer_core.base.errors import JobNotFoundError
-from trainer_core.k8s import events, initializer_job, manifest_common, resources, runtimes
+from trainer_core.k8s import events, initializer_job, resources, runtimes
 from trainer_core.k8s.errors import ForbiddenError, NotFoundError, RejectedError, WriteConflictError
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_state import JobState
@@ -77,20 +77,12 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
         return [manifest.render_pytorch_job(request, runtime, self._config, self.namespace, attempt)]
 
     def _get_raw_runtime(self, request: TrainJobRequest) -> RawObject:
-        name, kind = (
-            (request.work.runtime.name, request.work.runtime.kind)
-            if request.work.runtime
-            else (self.default_runtime, None)
-        )
-        return runtime_templates.get_raw_runtime(self._config.runtimes_folder, name, kind)
+        ref = self.get_runtime_ref(request)
+        return runtime_templates.get_raw_runtime(self._config.runtimes_folder, ref.name, ref.kind)
 
     def _read_runtime(self, request: TrainJobRequest) -> tuple[Any, str | None]:
         raw = self._get_raw_runtime(request)
         return raw["spec"], runtimes.parse_runtime(raw).trainer.image
-
-    def _build_secret(self, request: TrainJobRequest, ref: TrainJobRef) -> RawObject | None:
-        owner = resources.JOBS if initializer_job.is_initialize_only(request) else resources.PYTORCH_JOBS
-        return manifest_common.build_secret(request, ref.name, ref.namespace, ref.uid, owner)
 
     def cancel(self, ref: TrainJobRef, diagnosis: Diagnosis | None = None) -> None:
         try:
