@@ -185,19 +185,18 @@ class SearchDriver:
         template: TrainJobRequest | None = None,
     ) -> SearchDriver:
         own = snapshot.select_jobs(owner.key, jobs, owner.generation)
+        newest = _read_newest(client, own) if own else None
         is_found = definition is None or template is None
         if definition is None or template is None:
-            definition, template = _read_definition(owner, own)
-        elif own and template.project is not None:
-            ref, request = _get_newest(own)
-            if request.project is not None:
-                template = templates.keep_project(_get_name(owner), client.backend.get_code(ref), template)
+            definition, template = _read_definition(owner, own, newest)
+        elif newest is not None:
+            template = templates.keep_project(_get_name(owner), newest, template)
         template = client.backend.resolve_request(templates.strip_template(template))
         if isinstance(client.config, ClusterConfig):
             templates.check_project_size(template, definition.trial_config.num_trials)
         driver = cls(client, owner, definition, template)
-        if own and not is_found:
-            templates.check_same_search(_get_newest(own)[1], template, definition)
+        if newest is not None and not is_found:
+            templates.check_same_search(newest, template, definition)
         driver._read_settings([section for section, _ in own])
         driver._run = driver._open_run()
         names = {ref.name for _, (ref, _, _) in own}
@@ -588,15 +587,10 @@ class SearchDriver:
         if self._run is not None and (parent := self._run.find_parent()):
             tracking = self._run.tracking.model_copy(update={"parent_run_id": parent})
             request = request.with_fields(tracking=tracking)
-        if not self._submit(entry, lambda: self.client.submit(request)):
+        ref = self._submit(entry, lambda: self.client.submit(request))
+        if ref is None:
             return False
-        _log.info(
-            "Search %s: trial %d starts as %s with %s",
-            self.name,
-            start.trial,
-            self._entries[entry.entry].view.job,
-            dict(parameters),
-        )
+        _log.info("Search %s: trial %d starts as %s with %s", self.name, start.trial, ref.name, dict(parameters))
         return True
 
     def _create_record(self, reason: str, table: SearchTable, lines: Mapping[int, SettledTrial] | None = None) -> bool:
@@ -604,7 +598,7 @@ class SearchDriver:
         suspend = "Suspend" in self.client.backend.accepts
         request = templates.build_record(self.template, self.owner, entry, suspend)
         # Not by the client, which would track it as a run.
-        return self._submit(entry, lambda: self.client.backend.submit(request))
+        return self._submit(entry, lambda: self.client.backend.submit(request)) is not None
 
     def _build_entry(self, lines: Mapping[int, SettledTrial], **fields: Any) -> SearchEntry:
         number = max(max(self._entries, default=-1), max(self._gaps, default=-1)) + 1
@@ -630,8 +624,8 @@ class SearchDriver:
             **fields,
         )
 
-    def _submit(self, entry: SearchEntry, send: Callable[[], TrainJobRef]) -> bool:
-        """Create an entry; return whether it is the one of this driver, and not another one that took the number."""
+    def _submit(self, entry: SearchEntry, send: Callable[[], TrainJobRef]) -> TrainJobRef | None:
+        """Create an entry; return None if another driver has taken its number."""
         began = time.time()
         self._check_exists()
         ref = send()
@@ -649,9 +643,10 @@ class SearchDriver:
                 self.client.delete_job(ref)
                 raise
         self._add(ref, request, self.client.observe(ref))
-        if not is_own:
-            self._list_entries()
-        return is_own
+        if is_own:
+            return ref
+        self._list_entries()
+        return None
 
     def _check_exists(self) -> None:
         """Raise if the search was deleted, such as while this process was stopped: it is not begun again."""
@@ -751,16 +746,19 @@ def _get_name(owner: Owner) -> str:
 
 
 def _read_definition(
-    owner: Owner, entries: Sequence[tuple[SearchEntry, snapshot.SearchJob]]
+    owner: Owner, entries: Sequence[tuple[SearchEntry, snapshot.SearchJob]], newest: TrainJobRequest | None
 ) -> tuple[SearchDefinition, TrainJobRequest]:
     limits = snapshot.find_limits(section for section, _ in entries)
-    if limits is None:
+    if limits is None or newest is None:
         name = _get_name(owner)
         raise JobNotFoundError(f"search {name!r} does not exist; `trainjob searches` lists the existing ones")
-    return SearchDefinition.from_dict(limits.definition), templates.restore_template(_get_newest(entries)[1])
+    return SearchDefinition.from_dict(limits.definition), templates.restore_template(newest)
 
 
-def _get_newest(entries: Sequence[tuple[SearchEntry, snapshot.SearchJob]]) -> tuple[TrainJobRef, TrainJobRequest]:
-    """Return the newest trial; a record, which has no template, only if no trial is left."""
+def _read_newest(client: TrialClient, entries: Sequence[tuple[SearchEntry, snapshot.SearchJob]]) -> TrainJobRequest:
+    """Return the request of the newest trial, with its files; of a record, without a template, if no trial is left."""
     _, (ref, request, _) = max(entries, key=lambda entry: (entry[0].kind == "run", entry[0].entry))
-    return ref, request
+    if request.project is None or request.project.archive or request.project.uri:
+        return request
+    code = client.backend.get_code(ref)  # A cluster has the files in the arguments of the job only.
+    return request.with_project(archive=code.project.archive) if code and code.project else request

@@ -156,9 +156,9 @@ def check_same_search(entry: TrainJobRequest, template: TrainJobRequest, definit
     )
 
 
-def keep_project(name: str, code: Code | None, template: TrainJobRequest) -> TrainJobRequest:
+def keep_project(name: str, trial: TrainJobRequest, template: TrainJobRequest) -> TrainJobRequest:
     """Return a template with the files of its project that a trial has, unless modules among them differ."""
-    begun, now = code.project if code else None, template.project
+    begun, now = trial.project, template.project
     if begun is None or now is None or begun.digest == now.digest or not (begun.archive and now.archive):
         return template
     files = [project.read_files({"archive": each.archive}) for each in (begun, now)]
