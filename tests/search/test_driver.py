@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -894,3 +896,18 @@ def test_a_job_of_the_debug_backend_leaves_no_folder_in_the_import_path() -> Non
     client, path = TrainerClient(DebugBackendConfig()), list(sys.path)
     client.wait(client.train(runtime="python", trainer=CustomTrainer(train, func_args={"x": 1.0, "y": 1})))
     assert sys.path == path
+
+
+_DEBUG_JOBS = """
+from test_driver import train
+from trainer_core import CustomTrainer, DebugBackendConfig, TrainerClient
+client = TrainerClient(DebugBackendConfig())
+for number in range(3):
+    client.train(runtime="python", trainer=CustomTrainer(train, func_args={"x": 1.0, "y": number}))
+"""
+
+
+def test_the_debug_backend_leaves_nothing_in_the_temporary_folder(tmp_path: Path) -> None:
+    variables = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", _DEBUG_JOBS], env=variables, check=True)
+    assert list(tmp_path.iterdir()) == []
