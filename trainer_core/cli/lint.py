@@ -54,8 +54,16 @@ def lint(
     ids = [each.strip() for each in (connections or "").split(",") if each.strip()]
     if connections is not None and not ids:
         raise InvalidRequestError("--connections needs the ids of Airflow connections, such as laptop,cluster")
-    context.params["function" if is_function else "file"] = path
-    definitions = [_read_definition(context, path)] if is_definition else list(find_definitions(path, ids))
+    flags = submit.Flags(
+        function=path if is_function else None,
+        file=None if is_function else path,
+        arg=arg,
+        package=package,
+        requirements=requirements,
+        extra=extra,
+        code=code,
+    )
+    definitions = [_read_definition(context, path, flags)] if is_definition else list(find_definitions(path, ids))
     problems = list(find_problems(definitions, server=server))
     if output is OutputFormat.JSON:
         print_json([problem.to_dict() for problem in problems])
@@ -73,9 +81,9 @@ def lint(
     return exit_codes.BAD_INPUT if problems else exit_codes.OK
 
 
-def _read_definition(context: typer.Context, path: str) -> Definition:
+def _read_definition(context: typer.Context, path: str, flags: submit.Flags) -> Definition:
     try:
-        request = submit.build_request(context)
+        request = flags.build_request(context.obj.client)
     except (TrainerError, ValueError) as error:
         return Definition(path, error=str(error))
     return Definition(path, request=request.to_dict(), client=lambda: context.obj.client)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 from trainer_core.base.errors import InvalidRequestError
 from trainer_core.base.secrets import redact
@@ -16,6 +18,7 @@ from trainer_core.base.yaml_documents import parse_yaml
 from trainer_core.client import TrainerClient
 from trainer_core.model.config import BackendConfig, config_from_dict
 
+_T = TypeVar("_T")
 #: Value of ``--from-checkpoint`` without a step.
 NEWEST = "newest"
 
@@ -41,6 +44,28 @@ class GlobalOptions:
     def client(self) -> TrainerClient:
         """Client of the backend, created on first use."""
         return TrainerClient(self.config)
+
+
+def expand_flags(command: Callable[..., _T]) -> Callable[..., _T]:
+    """Decorator of a command that has several parameters as one: the fields of the dataclass of `flags`."""
+    own = inspect.signature(command, eval_str=True)
+    flags = own.parameters["flags"].annotation
+    hints = get_type_hints(flags, include_extras=True)
+
+    @functools.wraps(command)
+    def run(**given: Any) -> _T:
+        return command(flags=flags(**{name: given.pop(name) for name in hints}), **given)
+
+    parameters: list[inspect.Parameter] = []
+    for each in own.parameters.values():
+        expanded = fields(flags) if each.name == "flags" else ()
+        parameters += [
+            each.replace(name=field.name, annotation=hints[field.name], default=field.default) for field in expanded
+        ] or [each]
+    # Typer reads both.
+    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
 
 
 def move_global_options(arguments: Sequence[str]) -> list[str]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from trainer_core.base.errors import InvalidRequestError
 from trainer_core.base.text import format_size
 from trainer_core.cli import exit_codes, progress
-from trainer_core.cli.options import parse_arguments, parse_key_values, parse_options
+from trainer_core.cli.options import expand_flags, parse_arguments, parse_key_values, parse_options
 from trainer_core.cli.output import OutputFormat, OutputOption, print_json, print_yaml
 from trainer_core.client import TrainerClient
 from trainer_core.client.waiting import check_restarts
@@ -30,24 +31,11 @@ from trainer_core.model.restart_rules import RestartRules
 from trainer_core.packaging import requirements_file
 from trainer_core.packaging.project import read_files
 
-FunctionArgument = Annotated[str | None, typer.Argument(metavar="MODULE:FUNCTION", help="The training function.")]
-File = Annotated[
-    str | None, typer.Option("--file", "-f", help="Definition of the TrainJob in YAML or JSON; - for standard input.")
-]
 Arg = Annotated[
     list[str] | None,
     typer.Option(
         "--arg", "-a", help="Argument of the function: name=value, converted to the type of its annotation; repeatable."
     ),
-]
-RuntimeName = Annotated[str | None, typer.Option(help="Name of the runtime. Default: torch-distributed.")]
-Nodes = Annotated[int | None, typer.Option(help="Number of nodes. Default: that of the runtime.")]
-Processes = Annotated[
-    int | None, typer.Option("--procs-per-node", help="Processes per node. Default: that of the runtime.")
-]
-Image = Annotated[
-    str | None,
-    typer.Option(help="Container image of the nodes; without a function, the command of the image or runtime runs."),
 ]
 Package = Annotated[
     list[str] | None, typer.Option("--package", "-p", help="Package to install with pip before training; repeatable.")
@@ -69,17 +57,6 @@ Code = Annotated[
         help="Folder that travels with the function, which is imported from it; or paths and patterns, repeatable."
     ),
 ]
-CodeUri = Annotated[
-    str | None,
-    typer.Option(
-        help="s3:// or file:// place for a --code that is too large for the job. Default: that of the backend."
-    ),
-]
-Env = Annotated[
-    list[str] | None,
-    typer.Option("--env", "-e", help="Environment variable of the training processes: NAME=VALUE; repeatable."),
-]
-Packaging = Annotated[str, typer.Option(help="How the function is packaged: source, reference or cloudpickle.")]
 Dataset = Annotated[str | None, typer.Option(help="URI of a dataset to fetch before training.")]
 Model = Annotated[str | None, typer.Option(help="URI of a model to fetch before training.")]
 Option = Annotated[
@@ -106,26 +83,147 @@ Attempts = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """What `submit` and `render` build a request of."""
+
+    function: Annotated[str | None, typer.Argument(metavar="MODULE:FUNCTION", help="The training function.")] = None
+    file: Annotated[
+        str | None,
+        typer.Option("--file", "-f", help="Definition of the TrainJob in YAML or JSON; - for standard input."),
+    ] = None
+    arg: Arg = None
+    runtime: Annotated[str | None, typer.Option(help="Name of the runtime. Default: torch-distributed.")] = None
+    nodes: Annotated[int | None, typer.Option(help="Number of nodes. Default: that of the runtime.")] = None
+    procs_per_node: Annotated[
+        int | None, typer.Option("--procs-per-node", help="Processes per node. Default: that of the runtime.")
+    ] = None
+    image: Annotated[
+        str | None,
+        typer.Option(
+            help="Container image of the nodes; without a function, the command of the image or runtime runs."
+        ),
+    ] = None
+    package: Package = None
+    requirements: Requirements = None
+    extra: Extra = None
+    code: Code = None
+    code_uri: Annotated[
+        str | None,
+        typer.Option(
+            help="s3:// or file:// place for a --code that is too large for the job. Default: that of the backend."
+        ),
+    ] = None
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", help="Environment variable of the training processes: NAME=VALUE; repeatable."),
+    ] = None
+    packaging: Annotated[str, typer.Option(help="How the function is packaged: source, reference or cloudpickle.")] = (
+        "source"
+    )
+    dataset: Dataset = None
+    model: Model = None
+    option: Option = None
+    name: JobName = None
+
+    def build_request(self, client: TrainerClient) -> TrainJobRequest:
+        """Build the request that the flags ask for."""
+        if self.file is not None:
+            return self._build_file_request(client, self.file)
+        sources = {role: uri for role, uri in (("dataset", self.dataset), ("model", self.model)) if uri}
+        try:
+            return client.build_request(
+                runtime=self.runtime,
+                trainer=self._build_trainer(),
+                initializer=initializer_from_dict(sources) if sources else None,
+                options=_collect_options(self.name, self.option),
+            )
+        except ValueError as error:
+            # In the words of the command.
+            message = re.sub(r"\bfunc_args\.(\w+)", r"--arg \1", str(error))
+            raise InvalidRequestError(message.replace("add it to func_args", "add --arg NAME=VALUE")) from error
+
+    def _build_file_request(self, client: TrainerClient, file: str) -> TrainJobRequest:
+        """Build the request of a definition; arguments, options and name of the command line take precedence."""
+        if self.function is not None:
+            raise InvalidRequestError(
+                f"{self.function} and --file cannot be used together; name the function in the definition"
+            )
+        defined = [each.name for each in fields(self) if each.name not in ("function", "file", "arg", "option", "name")]
+        self._reject(defined, "cannot be used with --file; set it in the definition")
+        data = definition_file.read_definition(file)
+        data = {**data, "name": self.name} if self.name else dict(data)
+        if (self.arg or self.option) and "version" in data:
+            raise InvalidRequestError(
+                "--arg and --option cannot be used with a complete request; change it in the file"
+            )
+        if self.option:
+            data["options"] = [*(data.get("options") or []), *parse_options(self.option)]
+        if self.arg:
+            trainer = data.get("trainer")
+            if not isinstance(trainer, dict) or "func" not in trainer:
+                raise InvalidRequestError("--arg needs a training function, and the definition has no trainer.func")
+            func_args = {**(trainer.get("func_args") or {}), **parse_arguments(self.arg)}
+            data["trainer"] = {**trainer, "func_args": func_args}
+        return definition_file.build_definition_request(client, data, Path(file).parent if file != "-" else None)
+
+    def _build_trainer(self) -> CustomTrainer | CustomTrainerContainer:
+        if self.function is not None:
+            return self._build_function_trainer(self.function)
+        if self.image is not None:
+            return self._build_container_trainer(self.image)
+        raise InvalidRequestError(
+            "nothing to run; pass a training function as module:function, a definition with --file, "
+            "or an image with --image"
+        )
+
+    def _build_function_trainer(self, function: str) -> CustomTrainer:
+        code = self.code
+        is_reference = code or self.packaging == "reference"
+        load: Callable[[str], Any] = str if is_reference else definition_file.import_function
+        requirements = self.requirements
+        if self.extra:
+            if not requirements:
+                raise InvalidRequestError("--extra needs a file with extras: add -r pyproject.toml or -r uv.lock")
+            requirements = f"{requirements}[{','.join(self.extra)}]"
+        if requirements and not requirements_file.is_requirements_file(requirements):
+            raise InvalidRequestError(f"--requirements takes a .txt, pyproject.toml or uv.lock, got {requirements}")
+        return CustomTrainer(
+            func=load(function),
+            func_args=parse_arguments(self.arg) or None,
+            image=self.image,
+            num_nodes=self.nodes,
+            num_proc_per_node=self.procs_per_node,
+            packages_to_install=[*filter(None, [requirements]), *(self.package or ())] or None,
+            code_uri=self.code_uri,
+            code=code[0] if code and len(code) == 1 and _is_project(code[0]) else code or None,
+            env=parse_key_values("--env", self.env) or None,
+            packaging=cast(Any, self.packaging),  # The trainer checks it.
+        )
+
+    def _build_container_trainer(self, image: str) -> CustomTrainerContainer:
+        self._reject(
+            ["arg", "package", "requirements", "extra", "code", "code_uri", "packaging"],
+            "cannot be used without a training function; set arguments of an image by TrainerArgs in a definition",
+        )
+        return CustomTrainerContainer(
+            image=image,
+            num_nodes=self.nodes,
+            num_proc_per_node=self.procs_per_node,
+            env=parse_key_values("--env", self.env) or None,
+        )
+
+    def _reject(self, names: Sequence[str], reason: str) -> None:
+        given = {name: getattr(self, name) for name in names}
+        used = [f"--{name}".replace("_", "-") for name in names if given[name] and given[name] != getattr(Flags, name)]
+        if used:
+            raise InvalidRequestError(f"{', '.join(used)} {reason}")
+
+
+@expand_flags
 def submit(
     context: typer.Context,
-    function: FunctionArgument = None,
-    file: File = None,
-    arg: Arg = None,
-    runtime: RuntimeName = None,
-    nodes: Nodes = None,
-    procs_per_node: Processes = None,
-    image: Image = None,
-    package: Package = None,
-    requirements: Requirements = None,
-    extra: Extra = None,
-    code: Code = None,
-    code_uri: CodeUri = None,
-    env: Env = None,
-    packaging: Packaging = "source",
-    dataset: Dataset = None,
-    model: Model = None,
-    option: Option = None,
-    name: JobName = None,
+    flags: Flags,
     wait: Wait = False,
     timeout: Timeout = None,
     attempts: Attempts = 1,
@@ -135,7 +233,7 @@ def submit(
     output: OutputOption = OutputFormat.TABLE,
 ) -> int:
     """Submit a training function, a container image or a definition from a file; print the name of the TrainJob."""
-    request = build_request(context)
+    request = flags.build_request(context.obj.client)
     if dry_run:
         return _print_files(context.obj.client, request)
     return _submit_and_print(context.obj.client, request, wait, timeout, output, attempts)
@@ -160,30 +258,15 @@ def initialize(
     return _submit_and_print(client, request, wait, timeout, output)
 
 
+@expand_flags
 def render(
     context: typer.Context,
-    function: FunctionArgument = None,
-    file: File = None,
-    arg: Arg = None,
-    runtime: RuntimeName = None,
-    nodes: Nodes = None,
-    procs_per_node: Processes = None,
-    image: Image = None,
-    package: Package = None,
-    requirements: Requirements = None,
-    extra: Extra = None,
-    code: Code = None,
-    code_uri: CodeUri = None,
-    env: Env = None,
-    packaging: Packaging = "source",
-    dataset: Dataset = None,
-    model: Model = None,
-    option: Option = None,
-    name: JobName = None,
+    flags: Flags,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Print the manifest that `submit` would create, without creating it."""
-    client, request = context.obj.client, build_request(context)
+    client: TrainerClient = context.obj.client
+    request = flags.build_request(client)
     rendered = client.render(request)
     if output is OutputFormat.JSON:
         print_json(rendered)
@@ -323,116 +406,10 @@ def _describe_level(client: TrainerClient, name: str, wait: bool) -> str:
     return f"restarts are made by who waits, and there is none without it: `trainjob wait {name}`"
 
 
-#: Parameters of `submit` and `render` that a definition has too.
-_DEFINED = (
-    *("nodes", "procs_per_node", "package", "env", "packaging", "requirements", "extra", "code", "code_uri"),
-    *("runtime", "image", "dataset", "model"),
-)
-
-
-def build_request(context: typer.Context) -> TrainJobRequest:
-    """Build the request of the parameters of `submit`, `render` or, for a function or definition, `lint`."""
-    client: TrainerClient = context.obj.client
-    given = {"packaging": "source", **context.params}
-    function, file, arg, name, option = (given.get(key) for key in ("function", "file", "arg", "name", "option"))
-    flags = {key: given.get(key) for key in _DEFINED}
-    if file is not None and function is not None:
-        raise InvalidRequestError(f"{function} and --file cannot be used together; name the function in the definition")
-    if file is not None:
-        _reject_flags(None, flags, "cannot be used with --file; set it in the definition")
-        data = _override(definition_file.read_definition(file), arg, name, option)
-        return definition_file.build_definition_request(client, data, Path(file).parent if file != "-" else None)
-    if function is None and flags["image"] is None:
-        raise InvalidRequestError(
-            "nothing to run; pass a training function as module:function, a definition with --file, "
-            "or an image with --image"
-        )
-    sources = {role: flags[role] for role in ("dataset", "model") if flags[role]}
-    try:
-        return client.build_request(
-            runtime=flags["runtime"],
-            trainer=_build_function_trainer(function, arg, flags) if function else _build_container_trainer(arg, flags),
-            initializer=initializer_from_dict(sources) if sources else None,
-            options=_collect_options(name, option),
-        )
-    except ValueError as error:
-        # In the words of the command.
-        message = re.sub(r"\bfunc_args\.(\w+)", r"--arg \1", str(error))
-        raise InvalidRequestError(message.replace("add it to func_args", "add --arg NAME=VALUE")) from error
-
-
-def _override(
-    data: dict[str, Any], arg: list[str] | None, name: str | None, option: list[str] | None
-) -> dict[str, Any]:
-    """Return a definition with the arguments, options and name of the command line, which take precedence."""
-    data = {**data, "name": name} if name else dict(data)
-    if (arg or option) and "version" in data:
-        raise InvalidRequestError("--arg and --option cannot be used with a complete request; change it in the file")
-    if option:
-        data["options"] = [*(data.get("options") or []), *parse_options(option)]
-    if arg:
-        trainer = data.get("trainer")
-        if not isinstance(trainer, dict) or "func" not in trainer:
-            raise InvalidRequestError("--arg needs a training function, and the definition has no trainer.func")
-        data["trainer"] = {
-            **trainer,
-            "func_args": {**(trainer.get("func_args") or {}), **parse_arguments(arg)},
-        }
-    return data
-
-
 def _collect_options(name: str | None, option: list[str] | None) -> list[Any]:
     return definition_file.collect_options({"name": name, "options": parse_options(option)})
-
-
-def _build_function_trainer(function: str, arg: list[str] | None, flags: dict[str, Any]) -> CustomTrainer:
-    code = flags["code"]
-    is_reference = code or flags["packaging"] == "reference"
-    load: Callable[[str], Any] = str if is_reference else definition_file.import_function
-    if flags["extra"]:
-        if not flags["requirements"]:
-            raise InvalidRequestError("--extra needs a file with extras: add -r pyproject.toml or -r uv.lock")
-        flags = {**flags, "requirements": f"{flags['requirements']}[{','.join(flags['extra'])}]"}
-    if flags["requirements"] and not requirements_file.is_requirements_file(flags["requirements"]):
-        raise InvalidRequestError(
-            f"--requirements takes a .txt, pyproject.toml or uv.lock, got {flags['requirements']}"
-        )
-    return CustomTrainer(
-        func=load(function),
-        func_args=parse_arguments(arg) or None,
-        image=flags["image"],
-        num_nodes=flags["nodes"],
-        num_proc_per_node=flags["procs_per_node"],
-        packages_to_install=[*filter(None, [flags["requirements"]]), *(flags["package"] or ())] or None,
-        code_uri=flags["code_uri"],
-        code=code[0] if code and len(code) == 1 and _is_project(code[0]) else code or None,
-        env=parse_key_values("--env", flags["env"]) or None,
-        packaging=flags["packaging"],
-    )
 
 
 def _is_project(code: str) -> bool:
     """Return whether a --code is a project and not a path or pattern relative to the working directory."""
     return code.startswith("git+") or Path(code).is_dir()
-
-
-def _build_container_trainer(arg: list[str] | None, flags: dict[str, Any]) -> CustomTrainerContainer:
-    function_flags = {key: flags[key] for key in ("package", "requirements", "extra", "code", "code_uri", "packaging")}
-    _reject_flags(
-        arg,
-        function_flags,
-        "cannot be used without a training function; set arguments of an image by TrainerArgs in a definition",
-    )
-    return CustomTrainerContainer(
-        image=flags["image"],
-        num_nodes=flags["nodes"],
-        num_proc_per_node=flags["procs_per_node"],
-        env=parse_key_values("--env", flags["env"]) or None,
-    )
-
-
-def _reject_flags(arg: list[str] | None, flags: dict[str, Any], reason: str) -> None:
-    used = [name for name, value in flags.items() if value and (name, value) != ("packaging", "source")]
-    if arg or used:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in (["arg"] if arg else []) + used)
-        raise InvalidRequestError(f"{names} {reason}")
