@@ -15,4 +15,6 @@ def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_connection, "_TLS_CONNECT_TIMEOUT", 300.0)
     monkeypatch.setattr(reporter, "_FINISH_SECONDS", 300.0)
     monkeypatch.setattr(reporter, "_warned", set())
+    monkeypatch.setattr(reporter, "_completed", set())
+    monkeypatch.setattr(submission, "_SUBMIT_SECONDS", 300.0)
     monkeypatch.setattr(submission, "_unreachable_until", {})

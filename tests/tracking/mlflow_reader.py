@@ -45,7 +45,7 @@ def answer(client, question):
     if what == "terminate":
         return client.set_terminated(question["run"])
     if what == "log_metric":
-        return client.log_metric(question["run"], question["name"], question["value"], step=0)
+        return client.log_metric(question["run"], question["name"], question["value"], step=question.get("step", 0))
     if what == "delete":
         return client.delete_run(question["run"])
     return mlflow.artifacts.download_artifacts(question["uri"], dst_path=question["folder"])

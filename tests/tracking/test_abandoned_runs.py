@@ -39,6 +39,9 @@ def fail_with_a_password():
 def train_for_ever():
     import time
 
+    from trainer_core import progress
+
+    progress(step=1, metrics={"loss": 0.5})
     time.sleep(600)
 
 
@@ -50,6 +53,11 @@ def submit(client, func, experiment):
 
 def end_run(client, ref):
     return [each.status for each in client.end_abandoned_runs() if each.job == ref.name]
+
+
+def wait_for_line(client, ref, text):
+    """Wait until the log of a running job has a text."""
+    assert any(text in line for line in client.get_job_logs(ref.name, follow=True))
 
 
 @pytest.fixture
@@ -76,6 +84,54 @@ def test_the_run_of_a_job_that_ended_alone_gets_its_curve_its_metrics_and_its_en
     assert read_runs() == [run]
 
 
+def test_a_run_that_mlflow_ended_inside_the_training_is_completed_all_the_same(
+    client, untracked, experiment, read_runs, ask
+):
+    ref = submit(client, fail_with_a_password, experiment)
+    ask("terminate", run=client.get_run(ref).id)
+    untracked.wait(ref)
+    assert [run["status"] for run in read_runs()] == ["FINISHED"]
+
+    assert end_run(client, ref) == ["FAILED"]
+    (run,) = read_runs()
+    assert (run["status"], run["tags"][tags.REPORTED]) == ("FAILED", ref.uid)
+    assert end_run(client, ref) == []
+
+
+def test_the_run_of_a_job_that_was_submitted_while_the_server_was_away_is_created_and_completed(
+    client, relay, experiment, read_runs, monkeypatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", relay.uri)
+    relay.respond = lambda path: (503, {}, b"{}")
+    ended, active = submit(client, fit, experiment), submit(client, train_for_ever, experiment)
+    untracked = TrainerClient(client.config)
+    untracked.runs.create_reporter = lambda ref: None
+    untracked.wait(ended)
+    relay.respond = lambda path: None
+
+    assert (end_run(client, ended), end_run(client, active)) == (["FINISHED"], [])
+    client.cancel(active)
+    (run,) = read_runs()
+    assert (run["name"], run["status"], run["metrics"]) == (ended.name, "FINISHED", {"accuracy": 0.9, "loss": 0.5})
+    assert run["tags"][tags.UID] == ended.uid
+
+
+def test_a_job_is_reported_before_it_is_deleted(client, tracked, experiment, read_runs):
+    ended, active = submit(client, fit, experiment), submit(client, train_for_ever, experiment)
+    other = TrainerClient(client.config)
+    other.runs.create_reporter = lambda ref: None
+    other.wait(ended)
+    wait_for_line(client, active, "loss")
+    for each in (ended, active):
+        client.delete_job(each)
+
+    runs = {run["name"]: run for run in read_runs()}
+    assert runs[ended.name]["metrics"] == {"accuracy": 0.9, "loss": 0.5}
+    assert [runs[each.name]["status"] for each in (ended, active)] == ["FINISHED", "KILLED"]
+    assert runs[active.name]["metrics"] == {"loss": 0.5}
+    assert "was deleted" in runs[active.name]["tags"]["trainjob.diagnosis"]
+
+
 def test_the_run_of_a_deleted_job_is_killed_and_active_and_foreign_runs_stay(client, tracked, experiment, read_runs):
     deleted, active = submit(client, fit, experiment), submit(client, train_for_ever, experiment)
     api = MlflowApi(MlflowServer(tracked))
@@ -87,7 +143,7 @@ def test_the_run_of_a_deleted_job_is_killed_and_active_and_foreign_runs_stay(cli
     client.flush_tracking(60)
     api.post("runs/update", run_id=client.get_run(deleted).id, status="SCHEDULED")  # As of a job that was suspended.
     api.close()
-    client.delete_job(deleted)
+    client.backend.delete(deleted)
 
     end_run(client, deleted)
 

@@ -49,7 +49,7 @@ class Api:
 def build_run(run_id, status="RUNNING", stage="active", **tags):
     info = {"run_id": run_id, "experiment_id": "7", "status": status, "lifecycle_stage": stage}
     data = {
-        "tags": [{"key": key, "value": value} for key, value in tags.items() if value],
+        "tags": [{"key": key, "value": value} for key, value in tags.items() if value is not None],
     }
     return MlflowRun.model_validate({"info": info, "data": data})
 
@@ -144,7 +144,11 @@ def test_a_run_that_another_submit_may_use_is_left_alone(run, backend):
     assert bind(Api(own=BOUND, other={**UNBOUND, **run}), Backend(**backend)) == []
 
 
-@pytest.mark.parametrize("run", [{}, {"status": "FAILED", tags.PENDING: "FAILED"}])
+@pytest.mark.parametrize(
+    "run",
+    [{}, {"status": "FAILED", tags.PENDING: "FAILED"}, {"status": "FINISHED", tags.REPORTED: ""}],
+    ids=["not ended", "not complete", "ended by mlflow in the training"],
+)
 def test_the_run_of_an_earlier_job_that_is_gone_is_ended_unless_its_report_is_complete(run):
     assert bind(Api(own={**BOUND, tags.UID: "uid-1"}, earlier={**BOUND, **run})) == [("KILLED", "earlier")]
 
@@ -176,6 +180,7 @@ def test_the_run_of_an_earlier_job_whose_submitter_was_killed_is_bound_and_ended
     ("run", "place"),
     [
         ({"status": "FINISHED"}, PLACE),
+        ({"status": "FINISHED", tags.REPORTED: "uid-0"}, PLACE),
         ({tags.BACKEND: "container"}, PLACE),
         ({tags.PLACE: "another host"}, PLACE),
         # Created by a release that recorded no place.

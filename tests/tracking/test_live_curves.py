@@ -68,7 +68,7 @@ class Reporter(RunReporter):
     """A reporter without a job, whose server answers as a test asks."""
 
     def __init__(self, error=None, lookup_error=None):
-        super().__init__(None, None, None)
+        super().__init__(type("Backend", (), {"name": "local"}), None, None)
         self.server, self.lookups, self.lookup_error = SERVER, 0, lookup_error
         self.sent, self.reports, self.error = [], 0, error
         self.has_sent, self.has_failed = threading.Event(), threading.Event()

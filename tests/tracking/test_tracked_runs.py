@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import socket
 import threading
 import time
 
@@ -25,7 +27,7 @@ from trainer_core.model.jobs import TrainJobRef
 from trainer_core.model.logs import LogChunk
 from trainer_core.model.request import Owner
 from trainer_core.testing.training_functions import wait_for_resource_report
-from trainer_core.tracking import mlflow_api, reporter as reporting
+from trainer_core.tracking import mlflow_api, reporter as reporting, server, submission
 from trainer_core.tracking.reporter import RunReporter
 from trainer_core.tracking.server import MlflowServer
 
@@ -570,7 +572,7 @@ def test_a_job_that_was_deleted_and_submitted_again_keeps_its_run(client, relay,
     relay.respond = respond
     deleted = client.submit(request)
     assert searching.wait(300)
-    client.delete_job(deleted)
+    client.backend.delete(deleted)  # The client would report it first.
     ref = client.submit(request)
     again.set()
     client.wait(ref)
@@ -635,7 +637,8 @@ def test_a_server_that_is_gone_fails_no_job_and_the_next_look_ends_the_run(
     client.get_job_outcome(ref)
 
     assert outcome.succeeded
-    assert "its run is not complete" in caplog.text
+    assert f"; `trainjob wait {ref.name}` or `trainjob reap` completes it after that" in caplog.text
+    assert caplog.messages[-1].endswith("is complete now")
     assert [run["status"] for run in unfinished] == ["RUNNING"]
     assert [run["status"] for run in read_runs()] == ["FINISHED"]
 
@@ -714,6 +717,46 @@ def test_a_server_that_hangs_delays_no_job(client, relay, experiment, read_runs,
 
     assert (outcome.succeeded, is_hanging) == (True, True)
     assert [run["status"] for run in read_runs()] == ["FINISHED"]
+
+
+def test_a_server_that_sends_a_byte_now_and_then_delays_a_submit_by_a_limit_in_all(
+    client, experiment, monkeypatch, caplog
+):
+    monkeypatch.setattr(submission, "_SUBMIT_SECONDS", 0.5)
+    ended = threading.Event()
+
+    def drip(listener):
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            while not ended.wait(0.05):
+                connection.sendall(b"H")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,))
+        thread.start()
+        uri = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        ref = client.submit(build(client, succeed, experiment, uri=uri))
+        is_dripping = thread.is_alive()
+        ended.set()
+        thread.join()
+
+    assert is_dripping
+    assert f"TrainJob {ref.name}: its run is not complete: MLflow server {uri} takes more than 0.5 s" in caplog.text
+
+
+@pytest.mark.parametrize("uri", ["databricks", "databricks://team", "sqlite:///a.db", "HTTP://mlflow.example"])
+def test_a_tracking_uri_that_is_not_supported_is_named_once(uri, caplog, monkeypatch):
+    monkeypatch.setattr(server, "_unsupported", set())
+    for _ in range(2):
+        assert MlflowServer.from_environment({"MLFLOW_TRACKING_URI": uri}) is None
+
+    (warning,) = caplog.messages
+    assert f"{uri.partition(':')[0]!r} is not supported, so nothing is tracked" in warning
+
+
+def test_a_tag_of_this_project_is_refused():
+    with pytest.raises(ValueError, match=r"Tracking tags: trainjob\.uid is set by this project"):
+        Tracking(tags={"team": "vision", "trainjob.uid": "1"})
 
 
 def test_required_tracking_refuses_the_submit_while_the_server_is_away(client, relay, experiment):
@@ -795,8 +838,6 @@ def test_a_redirect_to_another_host_gets_no_credentials(client, relay, experimen
 
 
 def test_a_service_account_token_that_is_renewed_is_sent(relay, tmp_path, monkeypatch):
-    from trainer_core.tracking import mlflow_api, server
-
     monkeypatch.setattr(server, "_SERVICE_ACCOUNT", tmp_path)
     api = mlflow_api.MlflowApi(MlflowServer(relay.uri, auth="kubernetes"))
     for token in ("first", "second"):

@@ -142,6 +142,24 @@ class JobRuns:
         if outcome.job.uid != self._reported_uid:
             self.create_reporter(outcome.job).finish(outcome)
 
+    @contextmanager
+    def report_deletion(self, ref: TrainJobRef) -> Iterator[None]:
+        """Report to the run of a job what it has before the block deletes it, and afterwards that it was deleted."""
+        if ref.uid == self._reported_uid or not self.is_tracked(ref):
+            yield
+            return
+        from trainer_core.tracking.run import build_deleted_outcome
+
+        reporter, outcome = self.create_reporter(ref), None
+        try:
+            outcome = self._backend.observe(ref).outcome
+            reporter.finish(outcome)
+        except TrainerError:  # Its deletion says what is wrong, if anything is.
+            pass
+        yield
+        if outcome is None:
+            reporter.finish(build_deleted_outcome(ref))
+
     def get_progress_sender(self, ref: TrainJobRef) -> Callable[[Mapping[str, Any], LogChunk], None]:
         """Return a function that sends the progress in a job's log to its run, if it has one.
 

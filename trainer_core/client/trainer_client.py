@@ -766,12 +766,15 @@ class TrainerClient:
     def delete_job(self, name: str | TrainJobRef) -> None:
         """Delete a TrainJob and end its processes. Succeeds if it does not exist.
 
+        Its MLflow run gets the rest of its log and how it ended before.
+
         Args:
             name: Its name or ref. With a ref, another TrainJob that has the same name now is not deleted.
         """
         ref = self._find_ref(name)
         if ref is not None and not _is_reused(ref, "deleted"):
-            self._ask(lambda: self.backend.delete(ref))
+            with self.runs.report_deletion(ref):
+                self._ask(lambda: self.backend.delete(ref))
 
     def list_checkpoints(self, job: str | TrainJobRef) -> list[SavedCheckpoint]:
         """Return the complete checkpoints of a TrainJob and of the earlier attempts that share them, oldest first.

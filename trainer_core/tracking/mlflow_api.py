@@ -53,6 +53,8 @@ class Tag(BaseModel):
 class _Metric(BaseModel):
     key: str
     value: float
+    timestamp: int = 0
+    step: int = 0
 
 
 class _Experiment(BaseModel):
@@ -94,6 +96,11 @@ class MlflowRun(BaseModel):
     def metrics(self) -> dict[str, float]:
         """Latest values of the metrics by their keys."""
         return {each.key: each.value for each in self.data.metrics}
+
+    @property
+    def latest(self) -> dict[str, tuple[int, int, float]]:
+        """Step, timestamp and value of the latest point of each metric."""
+        return {each.key: (each.step, each.timestamp, each.value) for each in self.data.metrics}
 
     @property
     def is_active(self) -> bool:
@@ -159,6 +166,11 @@ class MlflowApi:
     def get_run(self, run_id: str) -> MlflowRun:
         """Return a run, also a deleted one."""
         return self.parse(MlflowRun, self.get("runs/get", run_id=run_id)["run"])
+
+    def get_history(self, run_id: str, key: str) -> list[_Metric]:
+        """Return all points of a metric."""
+        call = partial(self.get, "metrics/get-history", run_id=run_id, metric_key=key)
+        return self.list_all(call, "metrics", _Metric)
 
     def search_runs(self, experiment_ids: Sequence[str], filter_string: str) -> list[MlflowRun]:
         """Return the runs that match a filter and are not deleted, oldest first."""

@@ -30,14 +30,22 @@ from typing import Any
 from trainer_core.backends.base import Backend
 from trainer_core.base.errors import JobNotFoundError, TrackingError, TrainerError
 from trainer_core.base.secrets import is_secret_name
-from trainer_core.model.jobs import Outcome, TrainJobRef
+from trainer_core.model.jobs import COMPLETE, FAILED, Outcome, TrainJobRef
 from trainer_core.model.logs import LogChunk, parse_timed_progress
 from trainer_core.model.request import TrainJobRequest
 from trainer_core.model.resource_use import parse_resource_report
 from trainer_core.tracking import tags
 from trainer_core.tracking.http_connection import UnreachableError
-from trainer_core.tracking.mlflow_api import MAX_BATCH, get_report_api
-from trainer_core.tracking.run import Point, RunWriter, bind_run, create_late_run, find_outcome, list_unreported_runs
+from trainer_core.tracking.mlflow_api import MAX_BATCH, MlflowRun, get_report_api
+from trainer_core.tracking.run import (
+    DELETED,
+    Point,
+    RunWriter,
+    bind_run,
+    create_late_run,
+    find_outcome,
+    list_unreported_runs,
+)
 from trainer_core.tracking.server import MlflowServer, choose_server
 
 _log = logging.getLogger(__name__)
@@ -62,17 +70,35 @@ _EXIT_SECONDS = 10.0
 _MAX_STEP = 2**63 - 1
 #: Shorter values of secret arguments are not masked in diagnoses: they are part of other words.
 _MIN_SECRET = 4
-#: Names of the jobs of which a warning was logged.
+#: Names of the jobs of which a warning was logged, and that their runs are complete.
 _warned: set[str] = set()
+_completed: set[str] = set()
 
 
-def warn_incomplete(job: str, reason: TrainerError | str, run_id: str | None = None) -> None:
+def warn_incomplete(backend: Backend, job: str, reason: TrainerError | str, run_id: str | None = None) -> None:
     """Log once for each job why its run is not complete, and what completes it."""
     is_refused = isinstance(reason, TrackingError) and not reason.transient
-    hint = "" if is_refused else f"; `trainjob wait {job}` or `trainjob reap` completes it"
-    level = logging.DEBUG if job in _warned else logging.WARNING
+    command = "trainjob" if backend.name == "local" else f"trainjob --backend {backend.name}"
+    hint = f"; `{command} wait {job}` or `{command} reap` completes it{' after that' if is_refused else ''}"
+    if isinstance(reason, TrackingError) and reason.code == DELETED:
+        hint = ""
+    level = logging.DEBUG if job in _warned | _completed else logging.WARNING
     _warned.add(job)
     _log.log(level, "TrainJob %s: its run%s is not complete: %s%s", job, f" {run_id}" if run_id else "", reason, hint)
+
+
+def forget_warnings(job: str) -> None:
+    """Log warnings for a name again, as another job gets it."""
+    _warned.discard(job)
+    _completed.discard(job)
+
+
+def _note_complete(job: str, run_id: str) -> None:
+    """Log that the run of a job is complete, if a warning said that it is not."""
+    if job in _warned:
+        _log.warning("TrainJob %s: its run %s is complete now", job, run_id)
+    _warned.discard(job)
+    _completed.add(job)
 
 
 class RunReporter:
@@ -139,8 +165,8 @@ class RunReporter:
         """Stop reporting. The run stays as it is: the job may still be running."""
         self._stop.set()
 
-    def finish(self, outcome: Outcome) -> None:
-        """Report everything that is left, and how the job ended.
+    def finish(self, outcome: Outcome | None) -> None:
+        """Report everything that is left, and how the job ended; None if it is about to be deleted.
 
         Takes as long as the server stores something. Logs a warning if it cannot be reached, or stops answering.
         """
@@ -158,15 +184,18 @@ class RunReporter:
     def _answers(self) -> int:
         return get_report_api(self._server).answers if self._server is not None else 0
 
-    def _finish(self, outcome: Outcome) -> None:
+    def _finish(self, outcome: Outcome | None) -> None:
         get_run_sender().flush(_FINISH_SECONDS / 2, self._ref.uid)
         pause, writes, end = 0.1, 0, time.monotonic() + _FINISH_SECONDS
         while True:
             try:
                 with self._lock:
-                    run = self._find_run()
-                    if run is not None:
+                    run = self.find_run()
+                    if run is not None and outcome is not None:
                         self.complete(outcome, run)
+                    elif run is not None:
+                        run.load()
+                        self._send_log(run, job_ended=True)
                 return
             except TrainerError as error:
                 reason: TrainerError | str = error
@@ -187,6 +216,7 @@ class RunReporter:
         """Report how the job ended and everything that is left, unless another process has done so."""
         self.end(outcome, run)
         if run.tags.get(tags.REPORTED) == self._ref.uid:
+            _note_complete(self.job, run.id)
             return
         try:
             self._send_log(run, job_ended=True)
@@ -197,6 +227,7 @@ class RunReporter:
         except TrainerError as error:
             _log.warning("TrainJob %s: its log cannot be read, so its run may lack points: %s", self._ref.name, error)
         run.complete(outcome, self._step)
+        _note_complete(self.job, run.id)
 
     def end(self, outcome: Outcome, run: RunWriter) -> None:
         """Report how the job ended, unless another process has done so."""
@@ -244,7 +275,7 @@ class RunReporter:
     def send(self, points: Sequence[Point]) -> None:
         """Send points of the job's curves; while `is_watching`, also those of its log, and its status."""
         with self._lock:
-            run = self._find_run()
+            run = self.find_run()
             if run is None:
                 return
             run.begin_report()
@@ -268,7 +299,14 @@ class RunReporter:
         if reason is not None:
             self._warn(reason)
 
-    def _find_run(self) -> RunWriter | None:
+    @property
+    def lacks_run(self) -> bool:
+        """Whether the job is tracked, and its run was not created with it."""
+        self.find_server()
+        tracking = self._request.policy.tracking if self._request else None
+        return tracking is not None and tracking.run_id is None
+
+    def find_run(self) -> RunWriter | None:
         """Return the run, created now if the server was away when the job was created; None if it is not tracked."""
         if self._run is not None:
             return self._run
@@ -321,7 +359,7 @@ class RunReporter:
             cursor = chunk.cursor
             is_last = not chunk.lines or chunk.complete or (self._stop.is_set() and not job_ended)
             if is_last or len(points) >= MAX_BATCH:
-                run.send(points, cursor, self._step, job_ended)
+                run.send(points, cursor, self._step, job_ended, is_whole=not chunk.lines or chunk.complete)
                 self._cursor, points = cursor, []
             if is_last:
                 return
@@ -342,7 +380,7 @@ class RunReporter:
             yield name, value, timestamp, self._step
 
     def _warn(self, reason: TrainerError | str) -> None:
-        warn_incomplete(self.job, reason, self._run.id if self._run else None)
+        warn_incomplete(self._backend, self.job, reason, self._run.id if self._run else None)
 
 
 def build_system_metrics(step: str, line: str) -> Iterator[Point]:
@@ -557,14 +595,14 @@ def bind(
     for run, outcome in bind_run(api, backend, ref, request):
         reporter, writer = RunReporter(backend, outcome.job, server, redact), RunWriter(api, run.id, outcome.job.name)
         reporter.end(outcome, writer)
-        get_run_sender().bind(outcome.job.uid, partial(_complete, reporter, outcome, writer))
+        get_run_sender().bind(outcome.job.uid, partial(_complete, backend, reporter, outcome, writer))
 
 
-def _complete(reporter: RunReporter, outcome: Outcome, writer: RunWriter) -> None:
+def _complete(backend: Backend, reporter: RunReporter, outcome: Outcome, writer: RunWriter) -> None:
     try:
         reporter.complete(outcome, writer)
     except TrainerError as error:
-        warn_incomplete(reporter.job, error, writer.id)
+        warn_incomplete(backend, reporter.job, error, writer.id)
 
 
 def end_abandoned_runs(
@@ -575,20 +613,55 @@ def end_abandoned_runs(
     A run stays as it is if its job is active, or lives where `backend` cannot see it.
     """
     api = get_report_api(server)
+    steps: list[tuple[str, Callable[[], EndedRun | None]]] = [
+        (f"TrainJob {run.tags.get(tags.NAME)}: its run {run.id}", partial(_end_run, backend, server, redact, run))
+        for run in list_unreported_runs(api, backend.name)
+    ]
+    steps += [
+        (f"TrainJob {job.name}: its run", partial(_end_late_run, backend, server, redact, job.name))
+        for job in backend.list_jobs()
+        if job.status in (COMPLETE, FAILED)
+    ]
     refused = []
-    for run in list_unreported_runs(api, backend.name):
+    for what, end in steps:
         try:
-            outcome = find_outcome(api, backend, run)
-            if outcome is None:
-                continue
-            writer = RunWriter(api, run.id, outcome.job.name)
-            RunReporter(backend, outcome.job, server, redact).complete(outcome, writer)
+            ended = end()
         except TrackingError as error:
             if error.transient:
                 raise
-            refused.append(f"TrainJob {run.tags.get(tags.NAME)}: its run {run.id} cannot be ended: {error}")
+            refused.append(f"{what} cannot be ended: {error}")
         else:
-            url = server.get_run_url(run.info.experiment_id, run.id)
-            yield EndedRun(outcome.job.name, writer.tags.get(tags.PENDING) or tags.get_run_status(outcome), url)
+            if ended is not None:
+                yield ended
     if refused:
         raise TrackingError("; ".join(refused))
+
+
+def _end_run(backend: Backend, server: MlflowServer, redact: Callable[[str], str], run: MlflowRun) -> EndedRun | None:
+    outcome = find_outcome(get_report_api(server), backend, run)
+    if outcome is None:
+        return None
+    writer = RunWriter(get_report_api(server), run.id, outcome.job.name)
+    return _end(RunReporter(backend, outcome.job, server, redact), writer, outcome, server)
+
+
+def _end_late_run(backend: Backend, server: MlflowServer, redact: Callable[[str], str], job: str) -> EndedRun | None:
+    """End the run of a job that was created while the server was away; create it if no process has done so."""
+    try:
+        ref = backend.get_ref(job)
+        reporter = RunReporter(backend, ref, server, redact)
+        if not reporter.lacks_run or reporter.find_server() != server:
+            return None
+        outcome = backend.observe(ref).outcome
+    except TrainerError:  # It was deleted meanwhile, or cannot be read.
+        return None
+    writer = reporter.find_run() if outcome is not None else None
+    if outcome is None or writer is None or writer.tags.get(tags.REPORTED) == ref.uid:
+        return None
+    return _end(reporter, writer, outcome, server)
+
+
+def _end(reporter: RunReporter, writer: RunWriter, outcome: Outcome, server: MlflowServer) -> EndedRun:
+    reporter.complete(outcome, writer)
+    status = writer.tags.get(tags.PENDING) or tags.get_run_status(outcome)
+    return EndedRun(outcome.job.name, status, server.get_run_url(writer.experiment_id, writer.id))

@@ -15,7 +15,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -29,13 +29,16 @@ from trainer_core.tracking.mlflow_api import MAX_BATCH, MAX_VALUE, MlflowApi, Ml
 _log = logging.getLogger(__name__)
 
 DEFAULT_EXPERIMENT = "trainjob"
+#: Code of the error that a person deleted the run: nothing completes it.
+DELETED = "RUN_DELETED"
 #: Prefix of metrics that the training logs itself under the same name.
 _PREFIX = "progress/"
+_SYSTEM = "system/"
 #: Characters of a tag's value. Longer names of metrics are recorded by their hash.
 _MAX_TAG, _MAX_NAME = 4000, 250
 #: Experiments in one search.
 _MAX_EXPERIMENTS = 100
-#: Points that wait until it is known whether the training logs their metrics itself.
+#: Points that wait for the next report.
 _MAX_HELD = 5 * MAX_BATCH
 #: Name, value, milliseconds since 1970, and step of a point of a curve.
 Point = tuple[str, float, int, int]
@@ -43,6 +46,9 @@ Point = tuple[str, float, int, int]
 
 class RunWriter:
     """Writes one run, and keeps what the server is known to have of it.
+
+    Points are sent with the next report, which reads the run first: a metric that the training has begun to log itself
+    gets only the points before its own.
 
     Attributes:
         tags: Tags that the run had when it was read.
@@ -54,35 +60,50 @@ class RunWriter:
     def __init__(self, api: MlflowApi, run_id: str, job: str) -> None:
         self.api = api
         self.id = run_id
+        self.experiment_id = ""
         self.tags: dict[str, str] = {}
         self.cursor: dict[str, Any] = {}
         self.step = 0
         self.writes = 0
         self._job = job
-        self._latest: dict[str, float] = {}
+        #: Step, timestamp and value of the latest point of each metric; and step and timestamp of our latest one.
+        self._latest: dict[str, tuple[int, int, float]] = {}
+        self._own: dict[str, tuple[int, int]] = {}
         self._keys: dict[str, str] = {}
-        self._status = "RUNNING"
-        #: Points of metrics that are new in this report: the training may be about to log them itself.
+        #: Metrics that the training began to log after us: key, and timestamp and step of its first point.
+        self._taken: dict[str, tuple[str, int, int]] = {}
+        self._status: str | None = None
+        #: Points to send; how many of them earlier reports had; the positions in the log after these, and after all.
         self._held: list[Point] = []
-        self._first_reports: dict[str, int] = {}
-        self._report = 0
+        self._ready = 0
+        self._ready_position: dict[str, str] = {}
+        self._position: dict[str, str] = {}
+        #: Names of metrics whose latest point is newer than what was read of the log: ours, or that of the training.
+        self._undecided: set[str] = set()
+        #: Times of the newest point before the position at which this process began, and of the newest that it read.
+        self._begin, self._newest = math.inf, 0.0
         self._refused: set[str] = set()
 
     @property
     def has_held_points(self) -> bool:
         """Whether points wait for the next report."""
-        return bool(self._held)
+        return bool(self._held) and not self._undecided
 
     def load(self) -> None:
         run = self.api.get_run(self.id)
         if run.info.lifecycle_stage == "deleted":
-            raise TrackingError(f"run {self.id} was deleted; it is left alone")
-        self.tags, self._latest, self._status = run.tags, run.metrics, run.info.status
-        for key, value in self.tags.items():
-            if key.startswith(tags.CURVES):
-                self._keys |= _parse_keys(value)
-        if not self.cursor:
-            self.cursor, self.step = _parse_cursor(self.tags.get(tags.CURSOR, ""))
+            raise TrackingError(f"run {self.id} was deleted; it is left alone", code=DELETED)
+        self.experiment_id = run.info.experiment_id
+        is_first = self._status is None
+        self.tags, self._latest, self._status = run.tags, run.latest, run.info.status
+        announced = [_parse_keys(value) for key, value in self.tags.items() if key.startswith(tags.CURVES)]
+        pairs = [pair for found in announced for pair in found.items()]
+        self._keys |= sorted(pairs, key=lambda pair: pair[1].startswith(_PREFIX))
+        if is_first:
+            self.cursor, self.step, self._begin = _parse_cursor(self.tags.get(tags.CURSOR, ""))
+            self._newest = self._begin if self.cursor else 0
+            stored = {key: self._latest[key][:2] for key in self._keys.values() if key in self._latest}
+            self._own = {key: point for key, point in stored.items() if point[1] <= self._begin}
 
     def set_status(self, status: str | None) -> None:
         """Set RUNNING or SCHEDULED while the job has not ended."""
@@ -92,33 +113,75 @@ class RunWriter:
             self._status = wanted
 
     def begin_report(self) -> None:
-        """Let the points that the previous report held be sent."""
-        self._report += 1
+        """Let the points that the previous report held be sent. Call it before the log is read."""
+        if self._held:
+            self.load()
+        self._ready, self._ready_position = len(self._held), self._position
 
     def send(
-        self, points: Sequence[Point], cursor: Mapping[str, Any] | None = None, step: int = 0, is_last: bool = False
+        self,
+        points: Sequence[Point],
+        cursor: Mapping[str, Any] | None = None,
+        step: int = 0,
+        job_ended: bool = False,
+        is_whole: bool = False,
     ) -> None:
-        """Send points of curves; those of new metrics with the next report, unless it is the last."""
-        waiting = [*self._held, *points]
-        can_hold = not is_last and len(waiting) <= _MAX_HELD
-        held: list[Point] = []
-        sent: list[Point] = []
-        for point in waiting:
-            name, *_ = point
-            is_new = self._first_reports.setdefault(name, self._report) == self._report
-            is_held = can_hold and is_new and _shorten(name) not in self._keys
-            (held if is_held else sent).append(point)
-        self._choose_keys({name for name, *_ in sent})
-        metrics: list[dict[str, Any]] = [
-            {"key": self._keys[_shorten(name)], "value": value, "timestamp": timestamp, "step": at}
-            for name, value, timestamp, at in sent
-        ]
-        position = {} if cursor is None or held else _build_cursor_tag(cursor, step)
-        if metrics or (position and position[tags.CURSOR] != self.tags.get(tags.CURSOR)):
-            self._log(metrics, position)
-            self.tags |= position
-        self._held = held
-        self._latest.update({each["key"]: each["value"] for each in metrics})
+        """Send the points of earlier reports, and hold these ones, unless the job has ended.
+
+        `is_whole`: the job's log was read to its present end.
+        """
+        held = [*self._held, *points]
+        self._newest = max([self._newest, *(timestamp for _, _, timestamp, _ in points)])
+        position = self._position if cursor is None else _build_cursor_tag(cursor, step, self._newest)
+        count, reached = self._ready, self._ready_position
+        if job_ended or len(held) > _MAX_HELD:
+            count, reached = len(held), position
+        # By what the run had before the log was read; new names by what it has now.
+        self._undecided = self._find_undecided(held, is_whole)
+        self._choose_keys({name for name, *_ in held[:count]})
+        waiting = [point for point in held[:count] if _shorten(point[0]) in self._undecided]
+        metrics = [self._build_metric(point) for point in held[:count] if _shorten(point[0]) not in self._undecided]
+        reached = {} if waiting else reached
+        if metrics or (reached and reached[tags.CURSOR] != self.tags.get(tags.CURSOR)):
+            self._log(metrics, reached)
+            self.tags |= reached
+        self._held, self._ready, self._position = [*waiting, *held[count:]], len(waiting), position
+
+    def _build_metric(self, point: Point) -> dict[str, Any]:
+        name, value, timestamp, step = point
+        key, first, first_step = self._taken.get(_shorten(name), ("", 0, 0))
+        if not key or timestamp >= first or step >= first_step:
+            key = self._keys[_shorten(name)]
+        return {"key": key, "value": value, "timestamp": timestamp, "step": step}
+
+    def _find_undecided(self, held: Sequence[Point], is_whole: bool) -> set[str]:
+        """Leave the metrics that the training logs itself to it; return those of which it is not known yet."""
+        read = {(_shorten(name), step, timestamp) for name, _, timestamp, step in held}
+        newest = math.inf if is_whole else self._newest
+        undecided = set()
+        for name, key in [*self._keys.items()]:
+            latest = self._latest.get(key)
+            if latest is None or key.startswith((_PREFIX, _SYSTEM)) or key in self._refused:
+                continue
+            step, timestamp, _ = latest
+            if self._own.get(key) == (step, timestamp) or (name, step, timestamp) in read:
+                continue
+            if timestamp < newest:
+                self._leave(name, key, read)
+            else:
+                undecided.add(name)
+        return undecided
+
+    def _leave(self, name: str, key: str, read: Collection[tuple[str, int, int]]) -> None:
+        """Send no point of a metric after the first one of the training, which logs it too."""
+        _, before = self._own.get(key, (0, self._begin))
+        history = self.api.get_history(self.id, key)
+        points = [(each.timestamp, each.step) for each in history if (name, each.step, each.timestamp) not in read]
+        first = min((point for point in points if point[0] > before), default=(0, 0))
+        renamed = {name: f"{_PREFIX}{key}"[:_MAX_NAME]}
+        self._log((), _build_key_tags(renamed))
+        self._keys |= renamed
+        self._taken[name] = (key, *first)
 
     def end(self, outcome: Outcome) -> None:
         """Send how the job ended. The rest of its log, and `complete`, may follow from another process."""
@@ -135,23 +198,29 @@ class RunWriter:
             self.writes += 1
 
     def complete(self, outcome: Outcome, step: int) -> None:
-        """Send the final metrics at a step, unless the training itself has logged them, and that nothing is missing."""
+        """Send the final metrics as the last points of their curves, and that nothing is missing.
+
+        Those that the training itself has logged are left to it.
+        """
+        self.send((), job_ended=True, is_whole=True)
         new = {name for name in outcome.metrics if _shorten(name) not in self._keys}
         self._choose_keys(outcome.metrics, announce=False)
         finished = _to_milliseconds(outcome.finished_at)
         keys = {name: self._keys[_shorten(name)] for name in outcome.metrics}
-        metrics = [
-            {"key": keys[name], "value": value, "timestamp": finished, "step": step}
-            for name, value in outcome.metrics.items()
-            if not keys[name].startswith(_PREFIX) and self._latest.get(keys[name]) != value
-        ]
+        last: dict[str, float | str] = {keys[name]: value for name, value in outcome.metrics.items()}
         # The curve stays; its last point says that the model does not have the last value of it.
-        metrics += [
-            {"key": key, "value": "NaN", "timestamp": finished, "step": step}
+        last |= {
+            key: "NaN"
             for name, key in self._keys.items()
-            if outcome.lacks(name) and not key.startswith(("system/", _PREFIX)) and key in self._latest
-            if not math.isnan(self._latest[key])
-        ]
+            if outcome.lacks(name) and not key.startswith(_SYSTEM) and key in self._latest
+        }
+        metrics = []
+        for key, value in last.items():
+            at, timestamp, stored = self._latest.get(key, (step, 0, None))
+            if not key.startswith(_PREFIX) and str(stored) != str(float(value)):
+                # The server's last point is that of the highest step, then of the latest time.
+                timestamp = max(finished, timestamp + 1)
+                metrics.append({"key": key, "value": value, "timestamp": timestamp, "step": max(step, at)})
         renamed = {name: keys[name] for name in new if keys[name] != name and not keys[name].startswith(_PREFIX)}
         self._log(metrics, {**_build_key_tags(renamed), tags.REPORTED: outcome.job.uid, tags.PENDING: ""})
 
@@ -181,6 +250,10 @@ class RunWriter:
         kept = [each for each in metrics if each["key"] not in self._refused]
         refused = self.api.log_batch(self.id, kept, tags=fields)
         self.writes += 1
+        for each in kept:
+            key, point = each["key"], (each["step"], each["timestamp"])
+            self._own[key] = max(point, self._own.get(key, point))
+            self._latest[key] = max((*point, float(each["value"])), self._latest.get(key, (*point, -math.inf)))
         for key, error in refused.items():
             _log.warning("TrainJob %s: the run lacks %s: %s", self._job, key, error)
         self._refused |= refused.keys()
@@ -213,16 +286,17 @@ def _build_key_tags(keys: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _parse_cursor(value: str) -> tuple[dict[str, Any], int]:
+def _parse_cursor(value: str) -> tuple[dict[str, Any], int, float]:
+    """Return a position in the log, the step there, and the time of the newest point before it."""
     try:
         data = json.loads(value)
-        return dict(data["cursor"]), int(data["step"])
+        return dict(data["cursor"]), int(data["step"]), float(data.get("time", math.inf))
     except (ValueError, TypeError, KeyError):
-        return {}, 0
+        return {}, 0, math.inf
 
 
-def _build_cursor_tag(cursor: Mapping[str, Any], step: int) -> dict[str, str]:
-    value = json.dumps({"cursor": cursor, "step": step})
+def _build_cursor_tag(cursor: Mapping[str, Any], step: int, newest: float) -> dict[str, str]:
+    value = json.dumps({"cursor": cursor, "step": step, "time": newest})
     return {tags.CURSOR: value} if len(value) <= _MAX_TAG else {}
 
 
@@ -276,10 +350,10 @@ def bind_run(
     runs = api.search_runs([tracking.experiment_id], f"tags.`{tags.KEY}` = '{tags.build_key(request)}'")
     own = next((run for run in runs if run.id == tracking.run_id), None) or api.get_run(tracking.run_id)
     if own.info.lifecycle_stage == "deleted":
-        raise TrackingError(f"run {own.id} was deleted; it is left alone")
+        raise TrackingError(f"run {own.id} was deleted; it is left alone", code=DELETED)
     ended = []
     for run in runs:
-        is_open = run.is_active or run.tags.get(tags.PENDING)
+        is_open = run.tags.get(tags.REPORTED) == "" or run.is_active or run.tags.get(tags.PENDING)
         if run.id != own.id and is_open and run.tags.get(tags.BACKEND) == backend.name:
             outcome = find_outcome(api, backend, run, runs)
             ended += [(run, outcome)] if outcome is not None else []
@@ -346,9 +420,10 @@ def _delete_orphans(api: MlflowApi, backend: Backend, ref: TrainJobRef, run_id: 
 
 
 def list_unreported_runs(api: MlflowApi, backend: str) -> list[MlflowRun]:
-    """Return the runs of all experiments that were created for a backend and have not ended, or lack points."""
+    """Return the runs of all experiments that were created for a backend and may lack the end of their jobs."""
     experiments = api.list_experiment_ids()
-    conditions = ("attributes.status = 'RUNNING'", "attributes.status = 'SCHEDULED'", f"tags.`{tags.PENDING}` != ''")
+    # mlflow in the training can have ended the run. The other conditions are for runs of releases without this tag.
+    conditions = (f"tags.`{tags.REPORTED}` = ''", "attributes.status = 'RUNNING'", f"tags.`{tags.PENDING}` != ''")
     found = [
         run
         for start in range(0, len(experiments), _MAX_EXPERIMENTS)
@@ -406,10 +481,15 @@ def find_abandoned_outcome(backend: Backend, run_tags: Mapping[str, str]) -> Out
         # Another cluster or machine, or a release that recorded no place, may have the job.
         if place is None or place != backend.get_place(ref):
             return None
-        diagnosis = Diagnosis(category=Category.DELETED, reason=f"TrainJob {name!r} was deleted")
-        return Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis)
+        return build_deleted_outcome(ref)
     except TrainerError:
         return None
+
+
+def build_deleted_outcome(ref: TrainJobRef) -> Outcome:
+    """Return the outcome of a job that was deleted before it ended."""
+    diagnosis = Diagnosis(category=Category.DELETED, reason=f"TrainJob {ref.name!r} was deleted")
+    return Outcome(ref=ref.to_dict(), status="Failed", diagnosis=diagnosis)
 
 
 def _find_ref(backend: Backend, name: str) -> TrainJobRef | None:

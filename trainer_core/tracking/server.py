@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,10 @@ from trainer_core.base import validation
 from trainer_core.base.secrets import redact
 
 __all__ = ["MlflowServer", "choose_server"]
+
+_log = logging.getLogger(__name__)
+#: Tracking URIs of which a warning was logged.
+_unsupported: set[str] = set()
 
 #: Kubernetes replaces the token of a service account while a pod runs.
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -73,6 +78,13 @@ class MlflowServer:
         configured = environ.get("MLFLOW_TRACKING_URI", "").strip() or None
         address = uri or configured
         if address is None or not address.startswith(("http://", "https://")):
+            if uri is None and address is not None and address not in _unsupported:
+                _unsupported.add(address)
+                _log.warning(
+                    "MLFLOW_TRACKING_URI: %s is not supported, so nothing is tracked; set the URL of an MLflow server, "
+                    "which begins with http:// or https://",
+                    redact(address.partition(":")[0]),
+                )
             return None
         if configured is not None and _origin(configured) != _origin(address):
             return cls(address)

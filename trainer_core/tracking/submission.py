@@ -6,9 +6,9 @@ request, which creates the run; `reporter` sends the rest.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,7 +21,7 @@ from trainer_core.model.jobs import TrainJobRef
 from trainer_core.model.request import TrackingRequest, TrainJobRequest
 from trainer_core.tracking import tags
 from trainer_core.tracking.mlflow_api import MlflowApi, get_report_api, get_submit_api
-from trainer_core.tracking.reporter import bind, get_run_sender, warn_incomplete
+from trainer_core.tracking.reporter import bind, forget_warnings, get_run_sender, warn_incomplete
 from trainer_core.tracking.run import DEFAULT_EXPERIMENT
 from trainer_core.tracking.server import MlflowServer, choose_server
 
@@ -31,7 +31,8 @@ _log = logging.getLogger(__name__)
 _ON_THIS_MACHINE = frozenset({"local", "debug"})
 #: Its nodes read secrets from a file with Python, which only the image of a function is known to have.
 _SECRETS_FOR_FUNCTIONS = frozenset({"container"})
-#: A submit waits for no server that did not answer recently.
+#: A submit waits this long for the run in all, and for no server that did not answer recently.
+_SUBMIT_SECONDS = 5.0
 _PAUSE_SECONDS = 30.0
 _unreachable_until: dict[str, float] = {}
 
@@ -99,12 +100,13 @@ class Submission:
             env = _build_client_env(self._tracking, request, attempt)
             return request.with_fields(tracking=self._tracking.model_copy(update={"env": env}))
         run: dict[str, Any] = {}
+        forget_warnings(request.require_name())
         try:
             run = self._create_run(self._server, request, attempt)
         except TrackingError as error:
             if self._tracking.required:
                 raise
-            warn_incomplete(request.require_name(), error)
+            warn_incomplete(self._backend, request.require_name(), error)
         env = self._build_training_env(self._server, request, run) if self._reaches_training(request) else {}
         return request.with_fields(tracking=self._tracking.model_copy(update={**run, "env": env}))
 
@@ -123,16 +125,16 @@ class Submission:
                 return  # The next wait for the job completes the run.
             bind(self._backend, ref, stored, server, self._redact)
         except TrainerError as error:  # The job exists: neither the server nor the backend may fail its submit now.
-            warn_incomplete(ref.name, error)
+            warn_incomplete(self._backend, ref.name, error)
         else:
             if stored.policy.tracking and stored.policy.tracking.experiment_id:
                 url = server.get_run_url(stored.policy.tracking.experiment_id, run_id)
                 _log.info("TrainJob %s is tracked at %s", ref.name, url)
 
     def discard(self) -> None:
-        """Delete the runs of a submit that was refused."""
-        with contextlib.suppress(TrackingError):
-            self._delete_runs(keep=None)
+        """Delete the runs of a submit that was refused, without waiting for it."""
+        if self._created:
+            get_run_sender().bind("", lambda: self._delete_runs(keep=None))
 
     def _delete_runs(self, keep: str | None) -> None:
         """Delete the runs that this submit created, except the one that the job has."""
@@ -143,17 +145,31 @@ class Submission:
     def _create_run(self, server: MlflowServer, request: TrainJobRequest, attempt: int) -> dict[str, Any]:
         if did_not_answer(server):
             raise TrackingError(f"MLflow server {server.uri} did not answer recently", transient=True)
-        try:
-            api = get_submit_api(server)
-            experiment = self._get_experiment_id(api)
-            identity = tags.build_identity(request, attempt)
-            run_tags = tags.build_run_tags(request, self._backend, identity)
-            run_id = api.create_run(experiment, str(run_tags[tags.RUN_NAME]), run_tags, int(time.time() * 1000))
-        except TrackingError as error:
-            note_unreachable(server, error)
-            raise
-        self._created.append(run_id)
-        return {"run_id": run_id, "experiment_id": experiment}
+        found: list[dict[str, Any] | Exception] = []
+
+        def create() -> None:
+            try:
+                api = get_submit_api(server)
+                experiment = self._get_experiment_id(api)
+                identity = tags.build_identity(request, attempt)
+                run_tags = tags.build_run_tags(request, self._backend, identity)
+                run_id = api.create_run(experiment, str(run_tags[tags.RUN_NAME]), run_tags, int(time.time() * 1000))
+                self._created.append(run_id)
+                found.append({"run_id": run_id, "experiment_id": experiment})
+            except Exception as error:  # noqa: BLE001 -- raised by the thread that waits
+                found.append(error)
+
+        # The time limits of a connection start again with each byte that the server sends.
+        thread = threading.Thread(target=create, name="creates a run", daemon=True)
+        thread.start()
+        thread.join(_SUBMIT_SECONDS)
+        late = TrackingError(f"MLflow server {server.uri} takes more than {_SUBMIT_SECONDS:g} s", transient=True)
+        result = found[0] if found else late
+        if isinstance(result, TrackingError):
+            note_unreachable(server, result)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def _get_experiment_id(self, api: MlflowApi) -> str:
         """Return the experiment of the parent run, else the one that is named."""

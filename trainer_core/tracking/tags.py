@@ -38,7 +38,7 @@ CURVES = "trainjob.curves"
 CURSOR = "trainjob.cursor"
 #: Set with the final status, until `REPORTED` is set.
 PENDING = "trainjob.pending"
-#: Everything that the job left has been sent.
+#: The job's uid once everything that it left has been sent, whatever the status of the run; empty before.
 REPORTED = "trainjob.reported"
 #: Prefix of the tags that have the key in MLflow of names that it does not take, as JSON.
 RENAMED = "trainjob.renamed"
@@ -93,7 +93,7 @@ def build_run_tags(request: TrainJobRequest, backend: Backend, identity: Mapping
         own[SEARCH] = build_search_key(request.context.search.key, request.context.owner.generation)
         own[TRIAL] = str(request.context.search.trial)
     given = tracking.tags if tracking else {}
-    return {**given, **{key: value for key, value in own.items() if value}}
+    return {**given, **{key: value for key, value in own.items() if value}, REPORTED: ""}
 
 
 def build_job_tags(ref: TrainJobRef, place: str | None) -> dict[str, str]:

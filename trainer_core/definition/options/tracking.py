@@ -24,7 +24,7 @@ class Tracking(BaseOption):
             the connection or of ``MLFLOW_TRACKING_URI``. Credentials are sent to the server that they belong to only.
         experiment: Name of the experiment (W&B, Comet: of the project). Default: the id of the DAG, or ``trainjob``.
         run_name: Name of the run. Default: the name of the TrainJob.
-        tags: Further tags of the run. Default: none.
+        tags: Further tags of the run; names that begin with ``trainjob.`` are those of this project. Default: none.
         params: Whether the arguments of the training function become parameters of the run. Default True.
         join: True (default): ``MLFLOW_RUN_ID`` is set for the nodes, so that mlflow inside the training logs to the
             same run. False: mlflow inside the training starts separate runs in the same experiment.
@@ -36,7 +36,7 @@ class Tracking(BaseOption):
             which their client inside the training finds its run again after a restart.
 
     Raises:
-        ValueError: A URI is not http or https or has credentials, or the kind is unknown.
+        ValueError: A URI is not http or https or has credentials, the kind is unknown, or a tag is one of this project.
 
     Example:
         ```python
@@ -60,6 +60,10 @@ class Tracking(BaseOption):
         validation.check_one_of("Tracking kind", self.kind, _KINDS)
         validation.check_mapping("Tracking tags", self.tags, "{'team': 'vision'}")
         validation.check_size("Tracking tags", self.tags)
+        if own := [str(key) for key in self.tags or {} if str(key).startswith("trainjob.")]:
+            raise ValueError(
+                f"Tracking tags: {own[0]} is set by this project; use a name that does not begin with trainjob."
+            )
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
         values = {
