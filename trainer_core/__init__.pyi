@@ -3,6 +3,9 @@
 from .backends.runai.config import (
     RunaiBackendConfig as RunaiBackendConfig,
 )
+from .backends.runai.workload import (
+    TrainingWorkloadSpec as TrainingWorkloadSpec,
+)
 from .backends.training_operator.config import (
     TrainingOperatorBackendConfig as TrainingOperatorBackendConfig,
 )
@@ -103,9 +106,6 @@ from .definition.trainers import (
     Loss as Loss,
     TorchTuneConfig as TorchTuneConfig,
     TorchTuneInstructDataset as TorchTuneInstructDataset,
-)
-from .model.backend_fields.runai_workload import (
-    TrainingWorkloadSpec as TrainingWorkloadSpec,
 )
 from .model.config import (
     ContainerBackendConfig as ContainerBackendConfig,

@@ -18,11 +18,21 @@ from airflow_provider import get_provider_info
 from airflow_provider.hooks.trainjob import TrainJobHook
 from airflow_provider.operators.trainjob import TrainJobOperator
 from kfp_components.step import entrypoint
-from trainer_core import CustomTrainer, Name, OnBackend, Suspend, TrainerClient, TrainJobRequest, UnsupportedError
+from trainer_core import (
+    CustomTrainer,
+    InvalidRequestError,
+    Name,
+    OnBackend,
+    Suspend,
+    TrainerClient,
+    TrainJobRequest,
+    UnsupportedError,
+)
 from trainer_core.cli import main
 from trainer_core.client import backend_for
 from trainer_core.definition import request_builder
 from trainer_core.model.backend_names import find_plugins
+from trainer_core.model.config import config_from_dict
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -84,6 +94,33 @@ def test_an_option_that_it_does_not_accept_is_refused(tmp_path, monkeypatch):
     )
     with pytest.raises(UnsupportedError, match=r"^suspend: the folder backend has no Suspend; remove it"):
         TrainerClient().submit(request.with_name("job"))
+
+
+def read_priority() -> int:
+    import os
+
+    return os.nice(0)
+
+
+def test_an_option_of_its_own_is_checked_by_its_model_and_refused_elsewhere(tmp_path, monkeypatch):
+    from trainjob_folder.options import FolderSpec
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    client = TrainerClient(config_from_dict("folder", {}))
+    trainer, here = CustomTrainer(func=read_priority), os.nice(0)
+    portable = {"trainer": trainer, "options": [OnBackend("folder", FolderSpec(nice=2))]}
+    data = request_builder.build_request_data(backend=None, **portable)
+    request = TrainJobRequest.parse(request_builder.select_backend(data, client.backend)).with_name("job")
+    assert TrainJobRequest.from_json(request.to_json()) == request
+    assert client.wait(client.submit(request)).result == min(here + 2, 19)
+    with pytest.raises(InvalidRequestError, match=r"^folder\.nice: Input should be less than or equal to 19, got 20$"):
+        client.build_request(trainer=trainer, options=[FolderSpec(nice=20)])
+    with pytest.raises(
+        UnsupportedError, match=r"^folder: the debug backend has no FolderSpec; remove it, or use one of"
+    ):
+        backend_for("debug")().render(request)
+    with pytest.raises(ValueError, match="FolderSpec option is not compatible with DebugBackend"):
+        request_builder.build_request_data(backend=backend_for("debug"), trainer=trainer, options=[FolderSpec(nice=2)])
 
 
 def test_the_command_submits_to_it_and_doctor_lists_it(tmp_path, monkeypatch, capsys):
@@ -163,5 +200,5 @@ def test_the_guide_has_the_text_of_its_files():
     sources = [path.read_text(encoding="utf-8") for path in (HERE / "distribution").rglob("*.*") if path.is_file()]
     page = (ROOT / "docs" / "writing-a-backend.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 7
     assert [block for block in blocks if not any(block in source for source in sources)] == []

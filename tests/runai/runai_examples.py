@@ -35,9 +35,9 @@ from trainer_core import (
 from trainer_core.backends.runai import manifest, validation
 from trainer_core.backends.runai.backend import RunaiBackend
 from trainer_core.backends.runai.runtime_templates import BUILT_IN_TEMPLATES, RuntimeTemplate, parse_template
+from trainer_core.backends.runai.workload import TrainingWorkloadSpec
 from trainer_core.definition import request_builder
 from trainer_core.k8s import labels
-from trainer_core.model.backend_fields.runai_workload import TrainingWorkloadSpec
 from trainer_core.model.request import Owner, TrainJobRequest
 from trainer_core.packaging import argv_payload
 

@@ -55,7 +55,7 @@ def test_a_template_is_accepted_for_a_field():
 
 def test_a_rendered_field_is_validated_with_the_request():
     data = {"trainer": {"kind": "container", "image": "ubuntu"}, "runai": {"spec": {"backoff_limit": "3"}}}
-    assert TrainJobRequest.parse(data).work.runai.spec == {"backoff_limit": 3}
+    assert TrainJobRequest.parse(data).work.extensions["runai"].spec == {"backoff_limit": 3}
     with pytest.raises(InvalidRequestError, match=r"runai\.spec: .*backoff_limit"):
         TrainJobRequest.parse({**data, "runai": {"spec": {"backoff_limit": "many"}}})
 

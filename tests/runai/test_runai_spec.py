@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from trainer_core import SecretRef, TrainingWorkloadSpec
-from trainer_core.model.backend_fields import runai_workload
-from trainer_core.model.backend_fields.runai_items import Port, Removed, VolumeClaim
+from trainer_core.backends.runai import workload as runai_workload
+from trainer_core.backends.runai.workload_items import Port, Removed, VolumeClaim
 
 #: The fields of a training workload in the documentation of Run:ai's API.
 _FIELDS = json.loads((Path(__file__).with_name("data") / "training_fields.json").read_bytes())

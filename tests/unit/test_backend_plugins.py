@@ -12,10 +12,20 @@ from trainer_core import BackendUnavailableError, LocalProcessBackendConfig, OnB
 from trainer_core.backends import backend_class
 from trainer_core.cli import main
 from trainer_core.frontend.preflight import check_plugins
-from trainer_core.model.backend_names import GROUP, OWN_BACKENDS, find_plugins, list_backends
+from trainer_core.model.backend_names import (
+    EXTENSIONS_GROUP,
+    GROUP,
+    OWN_BACKENDS,
+    OWN_EXTENSIONS,
+    find_plugins,
+    list_backends,
+    load_class,
+)
 from trainer_core.model.config import config_class, config_from_dict
 from trainer_core.model.preflight import LIMITED
+from trainer_core.model.request import Extension
 
+DISTRIBUTION = distribution("trainjob-workflows")
 ROOT = Path(__file__).parents[2]
 MODULE = """
 from trainer_core.model.config import BackendConfig
@@ -60,8 +70,14 @@ def install(tmp_path, monkeypatch):
 
 
 def test_the_names_of_this_project_are_its_entry_points():
-    own = {point.name: point.value for point in distribution("trainjob-workflows").entry_points.select(group=GROUP)}
+    own = {point.name: point.value for point in DISTRIBUTION.entry_points.select(group=GROUP)}
     assert own == OWN_BACKENDS
+    own = {point.name: point.value for point in DISTRIBUTION.entry_points.select(group=EXTENSIONS_GROUP)}
+    assert own == OWN_EXTENSIONS
+    assert {load_class(name, value, Extension, None).__name__ for name, value in own.items()} == {
+        "PyTorchJob",
+        "RunaiFields",
+    }
     assert {name: config_class(name).backend for name in OWN_BACKENDS} == {name: name for name in OWN_BACKENDS}
 
 

@@ -25,7 +25,7 @@ from trainer_core.definition.options import BaseOption
 from trainer_core.definition.request_builder import build_request_data, parse_options
 from trainer_core.frontend.definition_file import build_definition_request, read_definition
 from trainer_core.model import jobs, request
-from trainer_core.model.backend_names import OWN_BACKENDS
+from trainer_core.model.backend_names import OWN_BACKENDS, OWN_EXTENSIONS
 from trainer_core.model.config import config_class, config_from_dict
 from trainer_core.model.request import PART_OF_FIELD, InitializerSource, Owner, TrainerRequest, TrainJobRequest
 
@@ -168,7 +168,7 @@ def test_a_definition_becomes_a_request_or_is_refused_in_one_line(debug_client, 
 
 @HOSTILE
 @given(
-    fields=st.dictionaries(st.sampled_from([*sorted(PART_OF_FIELD), "version"]), VALUES, max_size=3),
+    fields=st.dictionaries(st.sampled_from([*sorted(PART_OF_FIELD), *OWN_EXTENSIONS, "version"]), VALUES, max_size=3),
     trainer=st.dictionaries(st.sampled_from(sorted(TrainerRequest.model_fields)), VALUES, max_size=3),
     source=st.dictionaries(st.sampled_from(sorted(InitializerSource.model_fields)), VALUES, max_size=3),
 )

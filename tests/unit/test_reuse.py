@@ -23,6 +23,7 @@ from trainer_core.fetch.local_files import LocalSource
 from trainer_core.fetch.source import Snapshot, SourceFile
 from trainer_core.k8s.runtimes import list_further_images
 from trainer_core.lifecycle import reuse
+from trainer_core.model.backend_names import OWN_EXTENSIONS
 from trainer_core.model.jobs import Outcome, TrainJob
 from trainer_core.model.request import Owner, TrainerRequest, TrainJobRequest, Work
 from trainer_core.model.runtimes import Runtime, RuntimeTrainer, TrainerType
@@ -74,7 +75,7 @@ def build_key(request=None, versions=VERSIONS, data=()):
 
 
 def test_each_field_of_a_request_is_part_of_the_key_or_only_organizes():
-    assert CHANGES.keys() == {"version", "partition", *Work.model_fields}
+    assert CHANGES.keys() == {"version", "partition", *Work.model_fields, *OWN_EXTENSIONS} - {"extensions"}
     # Where the files of the project are does not change them.
     assert CHANGES_OF_TRAINER.keys() | {"code_uri"} == TrainerRequest.model_fields.keys()
 

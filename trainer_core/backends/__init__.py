@@ -19,7 +19,8 @@ def backend_class(name: str) -> type[Backend]:
     """
     # Not for a supervisor, which uses the modules of its backend only.
     from trainer_core.backends.base import Backend
-    from trainer_core.model.config import config_class, load_class
+    from trainer_core.model.backend_names import load_class
+    from trainer_core.model.config import config_class
 
     reference = getattr(config_class(name), "implementation", "")
     return load_class(name, reference, Backend, "name")  # type: ignore[type-abstract]  # It is not called here.

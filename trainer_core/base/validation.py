@@ -430,6 +430,7 @@ def list_problems(error: ValidationError, hidden: Container[str] = ()) -> list[t
     problems = []
     for item in error.errors(include_url=False):
         location = item["loc"][1:] if item["loc"][:1] and item["loc"][0] in hidden else item["loc"]
+        location = location[1:] if location[1:] and location[0] in hidden else location
         path = tuple(shorten(str(part), _MAX_LISTED_LENGTH) for part in location)
         message = shorten(item["msg"].removeprefix("Value error, "))
         # The value of an unknown field is not quoted: the field may be a misspelt one for a secret.

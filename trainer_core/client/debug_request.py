@@ -120,8 +120,7 @@ def _list_machines(
     pods = {
         "RuntimePatch": original.work.patches,
         "DistributedConfig": original.work.distributed,
-        "PyTorchJobSpec": original.work.pytorch_job,
-        "RunaiSpec": original.work.runai,
+        **{extension.option: extension for extension in original.work.extensions.values()},
     }
     for name, value in pods.items():
         if value:

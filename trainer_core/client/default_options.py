@@ -57,10 +57,7 @@ def _is_applicable(name: str, request: TrainJobRequest) -> bool:
     if name == "restart_policy":
         return not request.context.literal_secrets  # They are not stored for the next attempt.
     if name == "more_memory":
-        if request.work.runai is not None and {"memory", "memory_limit"} & {
-            *request.work.runai.spec,
-            *request.work.runai.master,
-        }:
+        if any(extension.sets_memory for extension in request.work.extensions.values()):
             return False
         try:
             get_attempt_memory(request)

@@ -172,7 +172,7 @@ def _build_parts(options: Sequence[Any], trainer: Trainer | None, fields: Mappin
                 option(job_spec, trainer, backend_class(name))
             else:
                 option(job_spec, trainer, None)
-        part = {key: value for key, value in _read_job_spec(job_spec).items() if value != fields[key]}
+        part = {key: value for key, value in _read_job_spec(job_spec).items() if value != fields.get(key)}
         if "trainer" in part:
             own = fields["trainer"]
             part["trainer"] = {key: value for key, value in part["trainer"].items() if value != own.get(key)}
@@ -317,6 +317,7 @@ def _read_job_spec(job_spec: dict[str, Any]) -> dict[str, Any]:
         "runtime": spec.pop("runtimeRef", None),
         "trainer": spec.pop("trainer", {}),
         "metadata": {key: metadata.pop(key) for key in ("labels", "annotations") if metadata.get(key)},
+        **spec.pop("extensions", {}),
         **{name: spec.pop(option.key or _to_camel_case(name), None) for name, option in OPTION_OF_FIELD.items()},
     }
     data["suspend"] = data["suspend"] or None

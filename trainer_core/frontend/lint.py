@@ -18,7 +18,7 @@ from trainer_core.base import validation
 from trainer_core.base.errors import TrainerError
 from trainer_core.client import TrainerClient
 from trainer_core.definition import request_builder
-from trainer_core.model.request import PARTS, TrainJobRequest
+from trainer_core.model.request import UNNAMED, TrainJobRequest
 from trainer_core.node.requirement import strip_options
 from trainer_core.packaging.project_imports import find_import_problems
 from trainer_core.runtime_admin import rules
@@ -116,7 +116,7 @@ def _validate(definition: Definition) -> Iterator[str]:
         try:
             TrainJobRequest.model_validate(request)
         except ValidationError as error:
-            for path, message in validation.list_problems(error, hidden=PARTS):
+            for path, message in validation.list_problems(error, hidden=UNNAMED):
                 if not any(_overlap(path, unknown) for unknown in unknown_paths):
                     messages[message] = None
         trainer = request.get("trainer") or {}

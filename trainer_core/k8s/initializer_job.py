@@ -45,7 +45,7 @@ def _check_request(request: TrainJobRequest) -> None:
     for option, is_set in (
         ("RuntimePatch", bool(request.work.patches)),
         ("DistributedConfig", request.work.distributed is not None),
-        ("PyTorchJobSpec", request.work.pytorch_job is not None),
+        *((extension.option, True) for extension in request.work.extensions.values()),
     ):
         if is_set:
             raise UnsupportedError(

@@ -60,14 +60,14 @@ def list_unknown(request: TrainJobRequest) -> list[str]:
         unknown.append(f"Checkpoints load={checkpoints.load}: begins with what others trained")
     if request.work.workspace is not None and request.work.workspace.claim is not None:
         unknown.append(f"Workspace claim={request.work.workspace.claim}: content without a version")
-    parts = (request.work.patches, request.work.distributed, request.work.pytorch_job, request.work.runai)
+    parts = (request.work.patches, request.work.distributed, *request.work.extensions.values())
     outside = {name for part in parts for name in _list_outside(_to_data(part))}
     return [*unknown, *(f"{name} of the pods: content without a version" for name in sorted(outside))]
 
 
 def check_images(request: TrainJobRequest, *images: str | None) -> list[str]:
     """Return which of these images and of those in pod fields of the request have no digest."""
-    parts = (request.work.patches, request.work.pytorch_job, request.work.runai)
+    parts = (request.work.patches, *request.work.extensions.values())
     named = [value for part in parts for name, value in _walk(_to_data(part)) if name == "image"]
     texts = [each if isinstance(each, str) else "" for each in (*images, *named)]
     return [f"image {each or 'of the runtime'}: no digest (@sha256:…)" for each in texts if not _DIGEST.fullmatch(each)]

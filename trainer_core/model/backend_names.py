@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeVar
+
+from trainer_core.base.errors import BackendUnavailableError
+from trainer_core.base.text import shorten
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+_T = TypeVar("_T")
 #: Group of the entry points: the name of a backend, and the class of its configuration.
 GROUP = "trainjob.backends"
 #: The entry points of this project, as pyproject.toml has them: they are found without reading what is installed.
@@ -22,17 +27,26 @@ OWN_BACKENDS = {
 }
 
 
+#: The same for what the options of one backend set in a request: the name in a request, and the class of its model.
+EXTENSIONS_GROUP = "trainjob.extensions"
+OWN_EXTENSIONS = {
+    "pytorch_job": "trainer_core.backends.training_operator.extension:PyTorchJob",
+    "runai": "trainer_core.backends.runai.extension:RunaiFields",
+}
+
+
 @cache
-def find_plugins() -> dict[str, EntryPoint]:
-    """Return the backends of other distributions, the first of each name. Reads what is installed; loads nothing."""
+def find_plugins(group: str = GROUP) -> dict[str, EntryPoint]:
+    """Return what other distributions add, the first of each name. Reads what is installed; loads nothing."""
     from importlib.metadata import distributions  # Slow to import, and only a name that is not ours needs it.
 
     found: dict[str, EntryPoint] = {}
     for distribution in distributions():
         with suppress(Exception):  # Metadata that cannot be read must not hide the backends of others.
-            for point in distribution.entry_points.select(group=GROUP):
+            for point in distribution.entry_points.select(group=group):
                 found.setdefault(point.name, point)
-    return {name: point for name, point in found.items() if name not in OWN_BACKENDS}
+    own = OWN_BACKENDS if group == GROUP else OWN_EXTENSIONS
+    return {name: point for name, point in found.items() if name not in own}
 
 
 def is_backend(name: object) -> bool:
@@ -43,3 +57,45 @@ def is_backend(name: object) -> bool:
 def list_backends() -> list[str]:
     """Return the names of all backends."""
     return sorted({*OWN_BACKENDS, *find_plugins()})
+
+
+def is_extension(name: object) -> bool:
+    """Return whether a backend has an extension of this name."""
+    return isinstance(name, str) and (name in OWN_EXTENSIONS or name in find_plugins(EXTENSIONS_GROUP))
+
+
+def get_extension_reference(name: str) -> str:
+    """Return module and class of the model of an extension."""
+    return OWN_EXTENSIONS.get(name) or find_plugins(EXTENSIONS_GROUP)[name].value
+
+
+def load_class(name: str, reference: str, base: type[_T], attribute: str | None, group: str = GROUP) -> type[_T]:
+    """Load a class of a backend; whatever the code of another distribution raises becomes one error.
+
+    Args:
+        name: Name of the backend.
+        reference: Module and class, as ``module:Class``.
+        base: Base class that it must have.
+        attribute: Its attribute that must be the name of the backend, if any.
+        group: Group of the entry point.
+    """
+    module, _, kind = reference.partition(":")
+    try:
+        found = getattr(import_module(module), kind)
+        if not (isinstance(found, type) and issubclass(found, base)):
+            raise TypeError(f"must be a subclass of {base.__name__}")
+        if attribute and getattr(found, attribute, None) != name:
+            raise TypeError(f"must have the {attribute} {name!r}")
+    except (Exception, SystemExit) as error:
+        point = find_plugins(group).get(name) or find_plugins().get(name)
+        if point is None:
+            raise
+        raise BackendUnavailableError(
+            f"the {name} backend cannot be loaded: {shorten(reference, 100)} of {_describe_distribution(point)}: "
+            f"{type(error).__name__}: {shorten(str(error), 200)}; update that distribution, or uninstall it"
+        ) from error
+    return found
+
+
+def _describe_distribution(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "another distribution"

@@ -7,9 +7,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -23,10 +22,9 @@ from pydantic import (
 )
 
 from trainer_core.base import naming, validation
-from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.base.secrets import redact
 from trainer_core.base.text import shorten
-from trainer_core.model.backend_names import OWN_BACKENDS, find_plugins, is_backend, list_backends
+from trainer_core.model.backend_names import OWN_BACKENDS, find_plugins, is_backend, list_backends, load_class
 from trainer_core.model.request import DEFAULT_OPTIONS
 
 __all__ = [
@@ -41,11 +39,9 @@ __all__ = [
     "TrainingRuntimeSource",
     "config_class",
     "config_from_dict",
-    "load_class",
     "read_default_options",
 ]
 
-_T = TypeVar("_T")
 _DEFAULT_OPTIONS_EXAMPLE = "such as [{Stalled: {after: 30m}}]"
 #: Volume of a container engine for checkpoints.
 CHECKPOINTS_VOLUME = "trainjob-checkpoints"
@@ -433,35 +429,6 @@ class DebugBackendConfig(BackendConfig):
 
     backend: ClassVar[str] = "debug"
     implementation: ClassVar[str] = "trainer_core.backends.debug:DebugBackend"
-
-
-def load_class(name: str, reference: str, base: type[_T], attribute: str) -> type[_T]:
-    """Load a class of a backend; whatever the code of another distribution raises becomes one error.
-
-    Args:
-        name: Name of the backend.
-        reference: Module and class, as ``module:Class``.
-        base: Base class that it must have.
-        attribute: Its attribute that must be the name of the backend.
-    """
-    module, _, kind = reference.partition(":")
-    try:
-        found = getattr(import_module(module), kind)
-        if not (isinstance(found, type) and issubclass(found, base) and getattr(found, attribute, None) == name):
-            raise TypeError(f"must be a subclass of {base.__name__} whose {attribute} is {name!r}")
-    except (Exception, SystemExit) as error:
-        if name in OWN_BACKENDS:
-            raise
-        raise BackendUnavailableError(
-            f"the {name} backend cannot be loaded: {shorten(reference, 100)} of {_describe_distribution(name)}: "
-            f"{type(error).__name__}: {shorten(str(error), 200)}; update that distribution, or uninstall it"
-        ) from error
-    return found
-
-
-def _describe_distribution(name: str) -> str:
-    distribution = find_plugins()[name].dist if name in find_plugins() else None
-    return f"{distribution.name} {distribution.version}" if distribution else "another distribution"
 
 
 def config_class(name: str) -> type[BackendConfig]:

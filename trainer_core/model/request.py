@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, count
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -32,15 +32,20 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic_core import InitErrorDetails
 
 from trainer_core.base import naming, resources, secrets, validation
 from trainer_core.base.errors import InvalidRequestError, UnsupportedError
-from trainer_core.base.secrets import SecretRef
+from trainer_core.base.secrets import SecretRef, redact
 from trainer_core.base.text import shorten
 from trainer_core.model import func_args
-from trainer_core.model.backend_fields.pytorch_job import PyTorchJob
-from trainer_core.model.backend_fields.runai import RunaiFields
-from trainer_core.model.backend_names import OWN_BACKENDS
+from trainer_core.model.backend_names import (
+    EXTENSIONS_GROUP,
+    OWN_BACKENDS,
+    get_extension_reference,
+    is_extension,
+    load_class,
+)
 from trainer_core.model.jobs import Restarts, build_partition_annotations, build_partition_labels, build_reuse_labels
 from trainer_core.model.restart_rules import RestartRules
 from trainer_core.node import env as node_env
@@ -57,11 +62,13 @@ __all__ = [
     "PART_OF_FIELD",
     "PATCH_MANAGER",
     "TRACKING_SECRETS",
+    "UNNAMED",
     "VOLCANO_QUEUE",
     "Checkpoints",
     "Code",
     "Context",
     "Distributed",
+    "Extension",
     "InitializerRequest",
     "InitializerSource",
     "Metadata",
@@ -128,7 +135,6 @@ _OTHER_OPTIONS = {
     **dict.fromkeys(("Name", "Labels", "Annotations")),
     **dict.fromkeys(("TrainerCommand", "TrainerArgs"), _CONTAINERS),
     **dict.fromkeys(("QueueName", "PriorityClass", "GangScheduling"), _TRAINER),
-    "RunaiMasterSpec": frozenset({"runai"}),
 }
 #: Seconds.
 Duration = Annotated[float, BeforeValidator(validation.parse_duration)]
@@ -533,6 +539,43 @@ class SearchEntry(_Part):
     settled: tuple[list[Any], ...] = ()
 
 
+class Extension(_Part):
+    """Base of the model of what the options of one backend set in a request."""
+
+    #: Class name of the option that sets it.
+    option: ClassVar[str]
+    #: Name of the backend that has it.
+    backend: ClassVar[str]
+
+    @property
+    def sets_memory(self) -> bool:
+        """Whether the memory of a node is set here, and not by the trainer."""
+        return False
+
+
+def _parse_extensions(data: Any) -> Any:
+    """Validate each extension by the model of its backend."""
+    if not isinstance(data, Mapping):
+        raise ValueError("must be a dict of extensions by name")
+    problems, found = [], {}
+    for name, value in data.items():
+        if not is_extension(name):
+            raise ValueError(f"{redact(name)} is not the name of an extension")
+        kind = load_class(name, get_extension_reference(name), Extension, None, EXTENSIONS_GROUP)
+        try:
+            found[name] = value if isinstance(value, kind) else kind.model_validate(value)
+        except ValidationError as error:
+            problems += [
+                InitErrorDetails(
+                    type=each["type"], loc=(name, *each["loc"]), input=each["input"], ctx=each.get("ctx", {})
+                )
+                for each in error.errors()
+            ]
+    if problems:
+        raise ValidationError.from_exception_data("extensions", problems, hide_input=True)
+    return found
+
+
 class Work(_Part):
     """What trains.
 
@@ -543,8 +586,8 @@ class Work(_Part):
         patches: Runtime patches, in the shape of ``spec.runtimePatches``.
         workspace: Volume claim for what a TrainJob that only initializes fetches.
         distributed: Settings of a `DistributedConfig`.
-        pytorch_job: Settings of a `PyTorchJobSpec`.
-        runai: Settings of a `RunaiSpec` and a `RunaiMasterSpec`.
+        extensions: What the options of one backend set, by the name of the extension: the model of that backend. In
+            plain data and JSON each is a field of its own.
     """
 
     runtime: RuntimeRef | None = None
@@ -555,8 +598,7 @@ class Work(_Part):
     ] = ()
     workspace: Annotated[Workspace | None, Option("Workspace", _TRAINER)] = None
     distributed: Annotated[Distributed | None, Option("DistributedConfig", _TRAINER)] = None
-    pytorch_job: Annotated[PyTorchJob | None, Option("PyTorchJobSpec", frozenset({"training-operator"}))] = None
-    runai: Annotated[RunaiFields | None, Option("RunaiSpec", frozenset({"runai"}))] = None
+    extensions: Annotated[dict[str, Any], BeforeValidator(_parse_extensions)] = Field(default_factory=dict)
 
 
 class Policy(_Part):
@@ -644,6 +686,8 @@ class Context(_Part):
 #: Parts of a request, and the part of each of its fields.
 PARTS: dict[str, type[_Part]] = {"work": Work, "policy": Policy, "context": Context}
 PART_OF_FIELD = {name: part for part, kind in PARTS.items() for name in kind.model_fields}
+#: Groups of fields, which plain data do not name.
+UNNAMED = {*PARTS, "extensions"}
 #: The option that sets each field.
 OPTION_OF_FIELD = {
     name: mark
@@ -684,8 +728,13 @@ class TrainJobRequest(_Part):
         if not isinstance(data, Mapping) or any(isinstance(data.get(part), _Part) for part in PARTS):
             return data
         grouped: dict[str, Any] = {part: {} for part in PARTS}
+        extensions = grouped["work"]["extensions"] = {}
         for name, value in data.items():
-            target = grouped if name == "version" else grouped[PART_OF_FIELD.get(name, "context")]
+            if name not in PART_OF_FIELD and name != "version" and is_extension(name):
+                extensions.update({name: value} if value is not None else {})
+                continue
+            is_known = name in PART_OF_FIELD and name != "extensions"  # Those are fields of their own in plain data.
+            target = grouped if name == "version" else grouped[PART_OF_FIELD[name] if is_known else "context"]
             target[name] = value
         return grouped
 
@@ -707,7 +756,7 @@ class TrainJobRequest(_Part):
             return cls.model_validate(data)
         except ValidationError as error:
             # Without pydantic's own report, which says the same in five lines.
-            raise InvalidRequestError(validation.format_problems(error, hidden=PARTS)) from None
+            raise InvalidRequestError(validation.format_problems(error, hidden=UNNAMED)) from None
 
     @classmethod
     def from_json(cls, text: str) -> TrainJobRequest:
@@ -724,7 +773,8 @@ class TrainJobRequest(_Part):
     def to_dict(self) -> dict[str, Any]:
         """Return the request as plain JSON data, without fields that are None."""
         data = self.model_dump(mode="json", exclude_none=True)
-        return {"version": data["version"], **data["work"], **data["policy"], **data["context"]}
+        extensions = data["work"].pop("extensions")
+        return {"version": data["version"], **data["work"], **extensions, **data["policy"], **data["context"]}
 
     def to_json(self) -> str:
         """Return the request as canonical JSON: one line, keys sorted."""
@@ -801,6 +851,12 @@ class TrainJobRequest(_Part):
                 raise UnsupportedError(
                     f"{name}: the {backend} backend has no {option.name}; remove it, or use one of "
                     f"{', '.join(sorted(option.backends or OWN_BACKENDS))}"
+                )
+        for name, extension in self.work.extensions.items():
+            if extension.backend != backend:
+                raise UnsupportedError(
+                    f"{name}: the {backend} backend has no {extension.option}; remove it, or use one of "
+                    f"{extension.backend}"
                 )
 
     def get_field(self, name: str) -> Any:
@@ -907,6 +963,7 @@ class TrainJobRequest(_Part):
     def get_work(self) -> dict[str, Any]:
         """Return what trains as plain data, without the places where it lies."""
         work = _dump_compared(self.work)
+        work.update(work.pop("extensions"))
         trainer = work.get("trainer", {})
         # It does not change the training, and a backend's configuration can set it.
         trainer.get("env", {}).pop(node_env.RESOURCE_INTERVAL, None)

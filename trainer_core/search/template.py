@@ -125,7 +125,7 @@ def build_record(template: TrainJobRequest, owner: Owner, entry: SearchEntry, su
     runtime = None if is_recipe else template.work.runtime
     delete_after = template.policy.delete_after_seconds
     return TrainJobRequest(
-        work=Work(runtime=runtime, trainer=trainer, runai=template.work.runai),
+        work=Work(runtime=runtime, trainer=trainer, extensions=template.work.extensions),
         policy=Policy(metadata=Metadata(labels=labels), suspend=suspend, delete_after_seconds=delete_after),
         context=Context(owner=_build_owner(owner, entry), search=entry),
     )

@@ -14,12 +14,12 @@ from trainer_core.backends.runai import manifest, parse, runtime_templates, vali
 from trainer_core.backends.runai.config import RunaiBackendConfig
 from trainer_core.backends.runai.parse import JOB_LABEL, Phases
 from trainer_core.backends.runai.runtime_templates import BUILT_IN_TEMPLATES, SHARED_NAMESPACE, RuntimeTemplate
+from trainer_core.backends.runai.workload import TrainingWorkloadSpec
 from trainer_core.base.errors import ConflictError, RuntimeNotFoundError
 from trainer_core.k8s import resources
 from trainer_core.k8s.errors import AlreadyExistsError, ApiNotServedError, ForbiddenError, NotFoundError
 from trainer_core.k8s.job_adapter import WorkloadAdapter
 from trainer_core.k8s.job_state import JobState
-from trainer_core.model.backend_fields.runai_workload import TrainingWorkloadSpec
 from trainer_core.model.request import TrainJobRequest, list_options
 from trainer_core.model.runtimes import Runtime, RuntimeKind
 
@@ -39,7 +39,7 @@ class RunaiBackend(BaseKubernetesBackend):
     """
 
     name: ClassVar[str] = "runai"
-    accepts: ClassVar[frozenset[str]] = list_options("runai")
+    accepts: ClassVar[frozenset[str]] = list_options("runai") | {"RunaiSpec", "RunaiMasterSpec"}
     schemes: ClassVar[Collection[str]] = validation.SCHEMES
 
     @classmethod

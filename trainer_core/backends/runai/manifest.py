@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer_core.backends.runai.config import RunaiBackendConfig
+from trainer_core.backends.runai.extension import get_runai_fields
 from trainer_core.backends.runai.parse import JOB_LABEL, ROLE_LABEL
 from trainer_core.backends.runai.runtime_templates import RuntimeTemplate
+from trainer_core.backends.runai.workload import TrainingWorkloadSpec
+from trainer_core.backends.runai.workload_items import VolumeClaim
 from trainer_core.base import resources
 from trainer_core.base.errors import InvalidRequestError, TrainerError, UnsupportedError
 from trainer_core.base.secrets import SecretRef
 from trainer_core.k8s import labels as k8s_labels, manifest_common, resources as k8s_resources, runtimes
 from trainer_core.lifecycle.attempt_memory import apply_attempt_memory
 from trainer_core.model import checkpoint_location, torchtune
-from trainer_core.model.backend_fields.runai_items import VolumeClaim
-from trainer_core.model.backend_fields.runai_workload import TrainingWorkloadSpec
 from trainer_core.model.request import TrainerRequest, TrainJobRequest
 from trainer_core.node import env as node_env
 from trainer_core.packaging.argv_payload import Launcher
@@ -105,7 +106,7 @@ def _build_spec(
     if request.work.trainer is not None:
         fields |= _build_trainer_fields(request, request.work.trainer, template)
     request_spec = TrainingWorkloadSpec(**{name: value for name, value in fields.items() if value is not None})
-    option_spec = TrainingWorkloadSpec(**(request.work.runai.spec if request.work.runai else {}))
+    option_spec = TrainingWorkloadSpec(**(get_runai_fields(request).spec))
     base_spec = _build_base_spec(template, inherit=not is_distributed(request, template))
     spec = option_spec.merge_over(request_spec.merge_over(base_spec))
     # The backend finds pods by this label, so RunaiSpec cannot override it.
@@ -141,7 +142,7 @@ def _render_distributed_specs(
             slots = _get_num_processes(request, request.work.trainer, template)
             workers = TrainingWorkloadSpec(slots_per_worker=slots).merge_over(workers)
     master = TrainingWorkloadSpec(labels={ROLE_LABEL: "launcher" if mpi else "master"}).merge_over(master)
-    master_option_spec = TrainingWorkloadSpec(**(request.work.runai.master if request.work.runai else {}))
+    master_option_spec = TrainingWorkloadSpec(**(get_runai_fields(request).master))
     return {
         "spec": {
             **_set_active(request, workers).to_wire(),
@@ -188,7 +189,7 @@ def _get_num_processes(request: TrainJobRequest, trainer: TrainerRequest, templa
     """Return the number of processes of a node: one for each GPU; one for a fraction of a GPU or without a GPU."""
     if trainer.num_proc_per_node:
         return trainer.num_proc_per_node
-    option_fields = request.work.runai.spec if request.work.runai else {}
+    option_fields = get_runai_fields(request).spec
     template_gpu = template.spec.gpu if template.spec else None
     gpus = option_fields.get("gpu") or _build_resource_fields(trainer).get("gpu") or template_gpu or 1
     return max(1, int(resources.parse_quantity(gpus)))

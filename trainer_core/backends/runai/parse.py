@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from trainer_core.backends.runai import workload as runai_workload
 from trainer_core.k8s import job_state, pod_state, resources
 from trainer_core.k8s.job_state import DEADLINE_EXCEEDED, PREEMPTED, STOPPED, Condition, JobState, ReplicatedJobStatus
 from trainer_core.k8s.parsing import RawObject, parse_time, to_single_line
 from trainer_core.k8s.pod_state import LAUNCHER, PodState
 from trainer_core.k8s.runtimes import NODE
-from trainer_core.model.backend_fields import runai_workload
 from trainer_core.model.jobs import COMPLETE, FAILED, SUSPENDED
 
 #: Labels that Run:ai copies from ``spec.labels`` of a workload to its pods: name of the job, and role of the pod.

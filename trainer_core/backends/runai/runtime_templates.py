@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trainer_core.backends.runai.workload import TrainingWorkloadSpec
 from trainer_core.k8s import runtimes
 from trainer_core.k8s.parsing import RawObject
-from trainer_core.model.backend_fields.runai_workload import TrainingWorkloadSpec
 from trainer_core.model.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 from trainer_core.node import env
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainer_core.backends.runai.extension import get_runai_fields
 from trainer_core.backends.runai.manifest import MIG_PREFIX, get_num_nodes
 from trainer_core.backends.runai.runtime_templates import RuntimeTemplate
 from trainer_core.base import resources
@@ -69,9 +70,9 @@ def _check_name(name: str, nodes: int) -> None:
 
 def _check_runai_fields(request: TrainJobRequest, template: RuntimeTemplate) -> None:
     """Check that RunaiSpec overrides no field of the backend, and that RunaiMasterSpec has a master to apply to."""
-    if request.work.runai is None:
+    if "runai" not in request.work.extensions:
         return
-    fields = {*request.work.runai.spec, *request.work.runai.master}
+    fields = {*get_runai_fields(request).spec, *get_runai_fields(request).master}
     reserved = sorted(_BACKEND_FIELDS & fields)
     if request.work.trainer is not None and request.work.trainer.kind != "container":
         reserved += sorted(_COMMAND_FIELDS & fields)
@@ -83,7 +84,7 @@ def _check_runai_fields(request: TrainJobRequest, template: RuntimeTemplate) -> 
             f"MoreMemory: RunaiSpec {', '.join(memory)} would override the memory of each attempt; remove it, and set "
             "memory in resources_per_node"
         )
-    if request.work.runai.master and get_num_nodes(request) == 1 and template.policy != "mpi":
+    if get_runai_fields(request).master and get_num_nodes(request) == 1 and template.policy != "mpi":
         raise UnsupportedError("RunaiMasterSpec: a job with one node has no master; use RunaiSpec, or several nodes")
 
 

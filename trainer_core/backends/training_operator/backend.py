@@ -54,7 +54,7 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
     """PyTorchJobs (``kubeflow.org/v1``) on a Kubernetes cluster with the Training Operator."""
 
     name: ClassVar[str] = "training-operator"
-    accepts: ClassVar[frozenset[str]] = list_options("training-operator")
+    accepts: ClassVar[frozenset[str]] = list_options("training-operator") | {"PyTorchJobSpec"}
     schemes: ClassVar[Collection[str]] = validation.SCHEMES
 
     @classmethod

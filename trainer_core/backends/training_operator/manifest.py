@@ -8,6 +8,7 @@ from typing import Any
 
 from trainer_core.backends.training_operator import runtime_patches
 from trainer_core.backends.training_operator.config import TrainingOperatorBackendConfig
+from trainer_core.backends.training_operator.extension import get_pytorch_job
 from trainer_core.backends.training_operator.parse import MAIN_CONTAINER
 from trainer_core.base import resources
 from trainer_core.k8s import labels, manifest_common, resources as k8s_resources, runtimes
@@ -69,8 +70,8 @@ def _render_replica_specs(
 
 
 def _get_restart_policy(request: TrainJobRequest) -> str:
-    if request.work.pytorch_job and request.work.pytorch_job.restart_policy:
-        return request.work.pytorch_job.restart_policy
+    if policy := get_pytorch_job(request).restart_policy:
+        return policy
     # Without a limit a failure of the training fails the job: retries are the decision of the orchestrator.
     has_restarts = _get_elastic_policy(request) or _render_run_policy(request).get("backoffLimit")
     return "OnFailure" if has_restarts else "Never"
@@ -83,13 +84,13 @@ def _render_run_policy(request: TrainJobRequest) -> dict[str, Any]:
         policy["ttlSecondsAfterFinished"] = request.policy.delete_after_seconds
     if queue := runtime_patches.get_volcano_queue(request.work.patches):
         policy["schedulingPolicy"] = {"queue": queue}
-    for option in (request.work.distributed, request.work.pytorch_job):
+    for option in (request.work.distributed, get_pytorch_job(request)):
         policy = merge_patches(policy, option.run_policy if option else {})
     return policy
 
 
 def _get_elastic_policy(request: TrainJobRequest) -> Mapping[str, Any]:
-    return request.work.pytorch_job.elastic_policy if request.work.pytorch_job else {}
+    return get_pytorch_job(request).elastic_policy
 
 
 def _render_num_processes(request: TrainJobRequest, runtime: Mapping[str, Any], pod_template: Mapping[str, Any]) -> str:

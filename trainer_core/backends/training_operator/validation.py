@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer_core.backends.training_operator import runtime_patches
+from trainer_core.backends.training_operator.extension import get_pytorch_job
 from trainer_core.backends.training_operator.manifest import get_num_nodes
 from trainer_core.base.errors import InvalidRequestError, UnsupportedError
 from trainer_core.base.validation import RESERVED_TORCH_ENV, check_reserved_env
@@ -76,7 +77,7 @@ def _check_sources(request: TrainJobRequest) -> None:
 
 
 def _check_elastic_policy(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
-    policy = request.work.pytorch_job.elastic_policy if request.work.pytorch_job else {}
+    policy = get_pytorch_job(request).elastic_policy
     if not policy:
         return
     if runtimes.get_ml_policy(runtime) != "torch":

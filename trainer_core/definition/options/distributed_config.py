@@ -14,8 +14,8 @@ from trainer_core.base import resources, validation
 from trainer_core.base.secrets import redact
 from trainer_core.definition.options import kubernetes_models
 from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
-from trainer_core.model.backend_fields.pytorch_job import CLEAN_POD_POLICIES, check_keys, check_scheduling_policy
 from trainer_core.model.request import MULTIKUEUE
+from trainer_core.model.run_policy import CLEAN_POD_POLICIES, check_keys, check_scheduling_policy
 
 if TYPE_CHECKING:
     from kubernetes.client import V1Affinity, V1EnvFromSource, V1EnvVar, V1Toleration

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from trainer_core.base import validation
 from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
-from trainer_core.model.backend_fields.pytorch_job import (
+from trainer_core.model.run_policy import (
     CLEAN_POD_POLICIES,
     RESTART_POLICIES,
     check_elastic_policy,
@@ -72,4 +72,5 @@ class PyTorchJobSpec(BaseOption):
             "restart_policy": self.restart_policy,
             "run_policy": {name: value for name, value in policy.items() if value is not None},
         }
-        section(job_spec, "spec")["pytorchJob"] = {name: value for name, value in fields.items() if value}
+        extensions = section(section(job_spec, "spec"), "extensions")
+        extensions["pytorch_job"] = {name: value for name, value in fields.items() if value}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
 
 if TYPE_CHECKING:
-    from trainer_core.model.backend_fields.runai_workload import TrainingWorkloadSpec
+    from trainer_core.backends.runai.workload import TrainingWorkloadSpec
 
 #: Fields that another option or call sets.
 _SET_ELSEWHERE = {
@@ -47,7 +47,7 @@ class RunaiSpec(BaseOption):
     _part: ClassVar[str] = "spec"
 
     def __init__(self, spec: TrainingWorkloadSpec | Mapping[str, Any] | None = None, **fields: Any) -> None:
-        from trainer_core.model.backend_fields.runai_workload import (
+        from trainer_core.backends.runai.workload import (
             normalize_fields,  # Imported on use: it takes 50 ms.
         )
 
@@ -57,7 +57,7 @@ class RunaiSpec(BaseOption):
                 raise ValueError(f"{type(self).__name__}: {name}: {remedy}")
 
     def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
-        part = section(section(section(job_spec, "spec"), "runai"), self._part)
+        part = section(section(section(section(job_spec, "spec"), "extensions"), "runai"), self._part)
         for name, value in self.spec.items():
             old = part.get(name)
             part[name] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value

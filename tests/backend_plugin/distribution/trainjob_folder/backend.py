@@ -36,6 +36,7 @@ from trainer_core.node.requirement import strip_options
 from trainer_core.node.termination import parse_record
 from trainer_core.packaging import serializer
 from trainjob_folder.config import FolderBackendConfig
+from trainjob_folder.options import FolderFields
 
 NODE, RUNTIME = "node-0", "python"
 
@@ -44,7 +45,7 @@ class FolderBackend(Backend):
     """Runs a TrainJob in a process, with what is installed here."""
 
     name = "folder"
-    accepts = list_options("folder")
+    accepts = list_options("folder") | {"FolderSpec"}
     schemes = ()
     default_runtime = RUNTIME
 
@@ -74,7 +75,8 @@ class FolderBackend(Backend):
             env.RESULT_URI: trainer.result_uri or "",
             **checkpoint_location.build_variables(request, self.get_checkpoints_uri(request)),
         }
-        return {"payload": serializer.payload(trainer.code.model_dump()), "env": variables}
+        nice = (request.work.extensions.get("folder") or FolderFields()).nice
+        return {"payload": serializer.payload(trainer.code.model_dump()), "env": variables, "nice": nice}
 
     def get_checkpoints_uri(self, request):
         return checkpoint_location.resolve_uri(request, (self.folder / ".checkpoints").as_uri())
@@ -118,7 +120,7 @@ class FolderBackend(Backend):
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRAINJOB_")}
         with (folder / f"{NODE}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "trainer_core.node.bootstrap"],
+                ["nice", "-n", str(rendered["nice"]), sys.executable, "-m", "trainer_core.node.bootstrap"],
                 env={**inherited, **rendered["env"], **secrets, **own},
                 cwd=folder,
                 stdin=subprocess.DEVNULL,

@@ -19,10 +19,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from trainer_core.base import resources, validation
-from trainer_core.base.secrets import SecretRef, parse_secret, redact
-from trainer_core.base.text import shorten
-from trainer_core.model.backend_fields.runai_items import (
+from trainer_core.backends.runai.workload_items import (
     EnvValue,
     ExposedUrl,
     GitRepository,
@@ -40,6 +37,9 @@ from trainer_core.model.backend_fields.runai_items import (
     Toleration,
     VolumeClaim,
 )
+from trainer_core.base import resources, validation
+from trainer_core.base.secrets import SecretRef, parse_secret, redact
+from trainer_core.base.text import shorten
 
 _SECRET_PREFIX = "SECRET:"  # noqa: S105 -- the prefix of a reference
 _DELETED = {"deleted": True}

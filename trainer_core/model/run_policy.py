@@ -1,11 +1,9 @@
-"""The fields of a request that only a PyTorchJob of the Training Operator has."""
+"""Rules for the run policy of a job of Kubeflow: elastic training, scheduling, restarts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
-
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainer_core.base import validation
 
@@ -18,26 +16,6 @@ _ELASTIC = (
     *("rdzvBackend", "rdzvConf", "rdzvHost", "rdzvId", "rdzvPort", "standalone"),
 )
 _SCHEDULING = ("minAvailable", "minResources", "priorityClass", "queue", "scheduleTimeoutSeconds")
-
-
-class PyTorchJob(BaseModel):
-    """The fields that `PyTorchJobSpec` sets. Dicts use Kubernetes' field names."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-    elastic_policy: dict[str, Any] = Field(default_factory=dict)
-    restart_policy: RestartPolicy | None = None
-    run_policy: dict[str, Any] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _check_policies(self) -> PyTorchJob:
-        check_elastic_policy("elastic_policy", self.elastic_policy)
-        check_scheduling_policy("run_policy.schedulingPolicy", self.run_policy.get("schedulingPolicy") or {})
-        check_keys("run_policy", self.run_policy, ("backoffLimit", "cleanPodPolicy", "schedulingPolicy"))
-        validation.check_count("run_policy.backoffLimit", self.run_policy.get("backoffLimit"), minimum=0)
-        if "cleanPodPolicy" in self.run_policy:
-            validation.check_one_of("run_policy.cleanPodPolicy", self.run_policy["cleanPodPolicy"], CLEAN_POD_POLICIES)
-        return self
 
 
 def check_elastic_policy(what: str, policy: Any) -> None:

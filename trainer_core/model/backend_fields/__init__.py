@@ -1,1 +1,0 @@
-"""Fields of a request that only one backend has: a workload of Run:ai, a PyTorchJob of the Training Operator."""
