@@ -15,6 +15,8 @@ from trainer_core.model.jobs import Outcome, TrainJob, TrainJobRef
 
 #: The artifact of an outcome that becomes the model of the pipeline.
 _MODEL = "model"
+#: Its metadata that tell whether its files are still those of the TrainJob.
+_RECORDED = ("stamp", "finished_at")
 
 
 def write_ref(task: Task, ref: TrainJobRef, output: str = "job") -> None:
@@ -70,6 +72,8 @@ def write_result(task: Task, outcome: Outcome) -> None:
         model.metadata.setdefault("backend", outcome.job.backend)
         model.metadata.setdefault("uid", outcome.job.uid)
         # One entry a metric: the UI shows and searches scalars.
+        recorded = zip(_RECORDED, ((outcome.stamps or {}).get(_MODEL), outcome.finished_at), strict=True)
+        model.metadata.update({name: text for name, text in recorded if text})
         model.metadata = {**outcome.metrics, **model.metadata, "uri": outcome.artifacts[_MODEL]}
         place_artifact(model, outcome.artifacts[_MODEL])
 
@@ -83,10 +87,17 @@ def place_artifact(artifact: Artifact, uri: str) -> None:
     artifact.metadata["uri"] = uri
     source = get_local_path(uri) if uri.startswith("file://") else None
     if source is not None and source.exists():
-        from trainer_core.tracking.model_registry import copy_path  # Only for a model that is a file here.
+        # Only for a model that is a file here.
+        from trainer_core.node import artifact_stamps
+        from trainer_core.tracking.model_registry import copy_path, remove_path
 
         copy_path(source, artifact.require_path())
-        return
+        recorded = (artifact.metadata.get(name) for name in _RECORDED)
+        problem = artifact_stamps.find_change(uri, *recorded)
+        if problem is None:
+            return
+        remove_path(artifact.require_path())
+        print(f"artifact {artifact.name!r}: {problem}")
     print(f"artifact {artifact.name!r}: its content stays at {uri}, which is in its metadata as 'uri'")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, cast
 
 from kfp_components.step.executor_input import Artifact, Task
@@ -31,18 +32,32 @@ def promote(
     moved = build_partition_alias(alias, partition)
     if model_name is None and not isinstance(target, FolderRegistry):
         raise InvalidRequestError(f"model_name is missing: the registry at {registry} has many models; name this one")
-    uri = _find_uri(model, copies_files=isinstance(target, FolderRegistry))
+    path, recorded = model.require_path(), str(model.metadata.get("uri") or "")
     run_url = str(model.metadata.get("run_url") or "")
     is_same_server = run_url and target.has_origin_of(run_url)
     candidate = Candidate(
         # A model of another origin than a TrainJob is identified by the URI that KFP gave it.
         job=str(model.metadata.get("job") or "") or model.uri,
-        uri=uri,
+        uri=recorded,
         metric=metric_name or "metric",
         value=metric,
         uid=str(model.metadata.get("uid") or "") or None,
         run_id=run_url.rpartition("/runs/")[2] if is_same_server else None,
+        stamp=str(model.metadata.get("stamp") or "") or None,
+        finished_at=str(model.metadata.get("finished_at") or "") or None,
     )
+    if path.exists():  # A copy, which KFP never changes.
+        candidate = replace(candidate, uri=path.absolute().as_uri(), stamp=None, finished_at=None)
+    elif not recorded:
+        raise InvalidRequestError(
+            f"there is no model at {path}; let the training function return {{'artifacts': {{'model': uri}}}}"
+        )
+    elif isinstance(target, FolderRegistry):
+        candidate.check_files()
+        raise InvalidRequestError(
+            f"model: its files are at {recorded} and not in the artifact; on a cluster give train_task and wait_task "
+            "an output_path, and let the training function write the model to output_path()"
+        )
     with target:
         promotion = target.promote_candidate(
             candidate,
@@ -57,20 +72,3 @@ def promote(
     task.write("version", promotion.version)
     verdict = "promoted" if promotion.promoted else f"not promoted, for the {moved} has {promotion.before}"
     print(f"model {promotion.version} with {metric} is {verdict}: {promotion.uri}")
-
-
-def _find_uri(model: Artifact, copies_files: bool) -> str:
-    """Return where the files of a model are: in the artifact, or at its recorded URI if the registry copies none."""
-    path, recorded = model.require_path(), str(model.metadata.get("uri") or "")
-    if path.exists():
-        return path.absolute().as_uri()
-    if not recorded:
-        raise InvalidRequestError(
-            f"there is no model at {path}; let the training function return {{'artifacts': {{'model': uri}}}}"
-        )
-    if copies_files:
-        raise InvalidRequestError(
-            f"model: its files are at {recorded} and not in the artifact; on a cluster give train_task and wait_task "
-            "an output_path, and let the training function write the model to output_path()"
-        )
-    return recorded

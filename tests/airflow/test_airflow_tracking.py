@@ -11,6 +11,7 @@ from airflow_provider.operators.promote import PromoteModelOperator
 from airflow_provider.operators.trainjob import TrainJobOperator
 from airflow_provider.sensors.trainjob import TrainJobSensor
 from trainer_core import CustomTrainer
+from trainer_core.testing.recorder import completes
 from trainer_core.tracking import reporter as reporting
 
 
@@ -107,6 +108,24 @@ def test_a_model_is_promoted_once_and_again_with_the_same_answer(run_dag, xcom, 
     assert xcom(run, "first", "return_value")["promoted"]
     assert xcom(run, "second", "return_value") == xcom(run, "first", "return_value")
     assert xcom(run, "first", "model_version") == xcom(run, "train", "ref")["name"]
+
+
+def test_a_model_that_another_training_overwrote_fails_the_promotion_by_name(
+    trainjob_recorder, run_trainjob_task, tmp_path
+):
+    model = tmp_path / "model.bin"
+    model.write_text("of lr=0.1")
+    trainjob_recorder.script(completes({"accuracy": 0.9, "artifacts": {"model": model.as_uri()}}))
+    train = TrainJobOperator(task_id="train", runtime="python", trainer=CustomTrainer(fit))
+    ref = run_trainjob_task(train).xcoms["ref"]
+    model.write_text("of lr=0.5")
+
+    registry = str(tmp_path / "registry")
+    promote = PromoteModelOperator(task_id="promote", job=ref, model="m", metric="accuracy", registry=registry)
+    promoted = run_trainjob_task(promote)
+
+    assert promoted.state == "failed"
+    assert f"artifact 'model' of TrainJob '{ref['name']}': {model.as_uri()} was written again" in str(promoted.error)
 
 
 def test_a_connection_of_another_provider_is_read_and_an_unknown_field_is_refused():

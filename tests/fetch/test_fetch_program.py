@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from fetch_helpers import KEYS, read_files
 from s3_storage.faults import Fault, says
 
+from trainer_core.fetch import local_files
 from trainer_core.fetch.cache import fetch_to_cache
 from trainer_core.fetch.local_files import LocalSource
 from trainer_core.fetch.progress import LogProgress
@@ -289,3 +291,39 @@ def test_a_failure_is_one_printable_line_whatever_the_names_of_files_are(source,
     assert ended.returncode == 1
     assert "a\\x1b[31m b is not a regular file" in ended.stderr
     assert ended.stderr.strip().isprintable()
+
+
+@pytest.mark.parametrize("hashed", [local_files._HASHED_BYTES, 0], ids=["small", "large"])
+@pytest.mark.parametrize("link", [False, True], ids=["copied", "linked"])
+def test_other_content_of_the_same_size_and_time_is_fetched_again(source, tmp_path, monkeypatch, hashed, link):
+    monkeypatch.setattr(local_files, "_HASHED_BYTES", hashed)
+    file = source / "a.csv"
+    os.utime(file, ns=(1, 1))
+    first, _ = fetch_to_cache(LocalSource(source, link=link), tmp_path / "cache", LogProgress("dataset"))
+    new = tmp_path / "new.csv"
+    new.write_text("9,9")
+    os.utime(new, ns=(1, 1))
+    new.replace(file)
+    second, _ = fetch_to_cache(LocalSource(source, link=link), tmp_path / "cache", LogProgress("dataset"))
+    assert first != second
+    assert (second / "a.csv").read_text() == "9,9"
+
+
+@pytest.mark.parametrize("hashed", [local_files._HASHED_BYTES, 0], ids=["small", "large"])
+def test_content_that_changes_while_it_is_fetched_is_a_retryable_error(source, tmp_path, monkeypatch, hashed):
+    class Changing(LocalSource):
+        def fetch_files(self, folder, snapshot, report):
+            (source / "a.csv").write_text("9,9")
+            super().fetch_files(folder, snapshot, report)
+
+    monkeypatch.setattr(local_files, "_HASHED_BYTES", hashed)
+    with pytest.raises(FetchError, match=r"a.csv changed while it was fetched; fetch it again") as failed:
+        fetch_to_cache(Changing(source), tmp_path / "cache", LogProgress("dataset"))
+    assert failed.value.retryable
+
+
+def test_a_copy_at_another_place_is_in_the_cache(source, tmp_path):
+    first = fetch_to_cache(LocalSource(source), tmp_path / "cache", LogProgress("dataset"))
+    shutil.copytree(source, tmp_path / "copy")
+    second = fetch_to_cache(LocalSource(tmp_path / "copy"), tmp_path / "cache", LogProgress("dataset"))
+    assert (first[1], second) == (True, (first[0], False))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import kfp_definitions as definitions
 import pytest
 from kfp.dsl import ClassificationMetrics
@@ -14,6 +16,7 @@ from trainer_core import CustomTrainer, DebugBackendConfig, TrainerClient
 from trainer_core.model.jobs import Category, Diagnosis, Outcome, TrainJobRef
 from trainer_core.model.request import Owner
 from trainer_core.model.resource_use import ResourceUse
+from trainer_core.node.artifact_stamps import read_stamps
 
 
 @pytest.fixture
@@ -69,6 +72,18 @@ def test_the_model_of_a_failed_job_is_not_placed(step, tmp_path):
     assert not model.require_path().exists()
     assert model.metadata == {"framework": "torch", "accuracy": "of the pipeline"}
     assert (tmp_path / "result").read_text() == "{}"
+
+
+@pytest.mark.parametrize(("now", "is_placed"), [("weights", True), ("WEIGHTS", False)])
+def test_a_model_is_placed_only_if_no_other_training_wrote_it_since(step, tmp_path, capsys, now, is_placed):
+    outcome = build_outcome(tmp_path)
+    outcome = replace(outcome, stamps=read_stamps({"model": outcome.artifacts["model"]}))
+    (tmp_path / "weights.bin").write_text(now)
+    outputs.write_result(step, outcome)
+
+    model = step.get_artifact("model")
+    assert (model.require_path().exists(), model.metadata["stamp"]) == (is_placed, outcome.stamps["model"])
+    assert ("was written again after the TrainJob had ended" not in capsys.readouterr().out) == is_placed
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket/model", "file:///nowhere/model"])

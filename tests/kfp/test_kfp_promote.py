@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from kfp_driver import component_spec
 
+from trainer_core.node.artifact_stamps import read_stamps
 from trainer_core.tracking.model_registry import FolderRegistry, build_partition_alias
 
 
@@ -100,6 +101,20 @@ def test_a_metric_that_nothing_could_beat_is_refused(task, tmp_path, registry):
     assert finished.returncode == 1
     assert "metric is nan" in finished.stderr
     assert not registry.exists()
+
+
+def test_a_model_that_stays_where_the_job_wrote_it_and_was_overwritten_is_refused(task, tmp_path, registry):
+    model = tmp_path / "weights.bin"
+    model.write_text("of lr=0.1")
+    facts = {"job": "nightly", "uri": model.as_uri(), **read_stamps({"stamp": model.as_uri()})}
+    model.write_text("of lr=0.5")
+    nowhere = {"model": tmp_path / "nowhere"}
+    promoting = task("promote", "late", nowhere, {"model": facts}, metric=0.5, registry=str(registry))
+
+    finished = promoting.run()
+
+    assert finished.returncode == 1
+    assert f"artifact 'model' of TrainJob 'nightly': {model.as_uri()} was written again" in finished.stderr
 
 
 def test_a_model_that_was_replaced_is_still_there(promote, registry):

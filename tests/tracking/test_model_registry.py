@@ -20,6 +20,7 @@ import pytest
 
 from trainer_core.base.errors import InvalidRequestError, TrackingError
 from trainer_core.model.jobs import Outcome, TrainJobRef
+from trainer_core.node import artifact_stamps
 from trainer_core.tracking import model_registry as registry_module
 from trainer_core.tracking.mlflow_api import MlflowApi
 from trainer_core.tracking.mlflow_registry import MlflowRegistry
@@ -707,3 +708,67 @@ def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(tmp_path):
         InvalidRequestError, match=r"registry .*/file/registry.* cannot be written: Not a directory; name"
     ):
         registry.promote_candidate(build_candidate(tmp_path, "job", 1), model="digits")
+
+
+@pytest.fixture
+def ended(tmp_path):
+    """The outcome of a job that left a model, without its stamp where the job has recorded none."""
+    file = tmp_path / "weights.bin"
+    file.write_text("of lr=0.1")
+    uri = file.as_uri()
+    fields = {"artifacts": {"model": uri}, "finished_at": "2026-01-01T00:00:00Z"}
+    return file, build_outcome(stamps=artifact_stamps.read_stamps({"model": uri}), **fields)
+
+
+@pytest.mark.parametrize("changed", [{}, {"stamps": None}], ids=["stamp", "time"])
+def test_a_model_that_another_training_overwrote_is_refused_by_name(registry, model, ended, changed):
+    file, outcome = ended
+    file.write_text("of lr=0.5")
+    with pytest.raises(InvalidRequestError) as refused:
+        registry.promote(replace(outcome, **changed), model=model, metric="accuracy")
+    assert str(refused.value) == (
+        f"artifact 'model' of TrainJob 'nightly': {file.as_uri()} was written again after the TrainJob had ended; "
+        "train again, and let each training write to its own place"
+    )
+    assert registry.list_versions(model) == []
+
+
+def test_a_model_without_a_record_of_its_files_is_promoted(registry, model, ended):
+    _, outcome = ended
+    without = replace(outcome, stamps=None, finished_at=None)
+    assert registry.promote(without, model=model, metric="accuracy").promoted
+
+
+def test_a_promoted_model_is_promoted_again_with_the_same_answer_after_its_origin_was_overwritten(
+    registry, model, ended
+):
+    file, outcome = ended
+    first = registry.promote(outcome, model=model, metric="accuracy")
+    file.write_text("of lr=0.5")
+    assert registry.promote(outcome, model=model, metric="accuracy") == first
+    assert registry.promote(outcome, model=model, metric="accuracy", alias="staging").promoted
+
+
+def test_a_model_that_is_overwritten_while_it_is_copied_is_refused_and_leaves_nothing(tmp_path, ended, monkeypatch):
+    file, outcome = ended
+    copy = shutil.copyfile
+
+    def copy_during_another_training(source, target):
+        file.write_text("of lr=0.5")
+        return copy(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", copy_during_another_training)
+    registry = FolderRegistry(tmp_path / "registry")
+    with pytest.raises(InvalidRequestError, match="was written again"):
+        registry.promote(outcome, model="digits", metric="accuracy")
+    assert registry.list_versions("digits") == []
+    assert [path for path in (tmp_path / "registry").rglob("*") if path.name == file.name] == []
+
+
+def test_a_model_that_this_process_cannot_read_is_promoted_with_a_warning(tmp_path, ended, monkeypatch, caplog):
+    for name, value in {"AWS_ENDPOINT_URL": "ftp://no-url", "AWS_ACCESS_KEY_ID": "a"}.items():
+        monkeypatch.setenv(name, value)
+    _, outcome = ended
+    stored = replace(outcome, artifacts={"model": "s3://bucket/model"})
+    assert FolderRegistry(tmp_path / "registry").promote(stored, model="digits", metric="accuracy").promoted
+    assert "artifact 'model' of TrainJob 'nightly' is promoted unchecked: AWS_ENDPOINT_URL must be" in caplog.text

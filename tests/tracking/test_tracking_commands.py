@@ -98,3 +98,17 @@ def test_doctor_asks_the_server(run, tracked, monkeypatch):
 
     check = json.loads(output.out)["checks"][-1]
     assert (code, check) == (0, {"what": "tracking", "state": "ok", "found": f"{tracked} answers", "cost": ""})
+
+
+def test_a_job_whose_artifact_was_overwritten_is_refused_in_one_line(client, run, tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    train(client, "none")
+    uri = client.wait("fit").artifacts["model"]
+    Path(uri.removeprefix("file://")).write_bytes(b"WEIGHTS")
+    registry = ("--registry", str(tmp_path / "registry"))
+
+    code, output = run("promote", "fit", "--model", "digits", "--metric", "accuracy", *registry)
+
+    assert code == 2
+    assert f"artifact 'model' of TrainJob 'fit': {uri} was written again after the TrainJob had ended" in output.err
+    assert len(output.err.splitlines()) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import site
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,7 @@ from trainer_core.backends.local import local_versions
 from trainer_core.backends.local.runtimes import LocalRuntime
 from trainer_core.client import reuse as lookup, trainer_client
 from trainer_core.definition.initializers import initializer_from_dict
+from trainer_core.fetch import local_files
 from trainer_core.fetch.local_files import LocalSource
 from trainer_core.fetch.source import Snapshot, SourceFile
 from trainer_core.k8s.runtimes import list_further_images
@@ -27,7 +30,7 @@ from trainer_core.model.backend_names import OWN_EXTENSIONS
 from trainer_core.model.jobs import Outcome, TrainJob
 from trainer_core.model.request import Owner, TrainerRequest, TrainJobRequest, Work
 from trainer_core.model.runtimes import Runtime, RuntimeTrainer, TrainerType
-from trainer_core.node import s3_client
+from trainer_core.node import artifact_stamps, s3_client
 from trainer_core.testing.recorder import JobRecorder, build_recording_backend, completes, fails
 
 CODE = {"kind": "source", "text": "def train(): ...", "entry": "train", "digest": "1", "args": {"epochs": 3}}
@@ -359,7 +362,8 @@ def test_artifacts_whose_storage_does_not_answer_are_not_taken(client, monkeypat
     artifacts = {"model": "s3://bucket/model"}
     first = submit(client, "monday", artifacts=artifacts, within=1e-6)
     monkeypatch.setattr(lookup, "_STORAGE_SECONDS", 0.05)
-    monkeypatch.setattr(lookup, "_exists", lambda *_: answer.wait(300))
+    monkeypatch.setattr(artifact_stamps, "_SECONDS", 0.05)
+    monkeypatch.setattr(artifact_stamps, "_read", lambda _: answer.wait(300))
     second = submit(client, "tuesday", artifacts=artifacts)
     answer.set()
     assert second != first
@@ -389,19 +393,41 @@ def test_the_same_data_at_another_place_trains_the_same(client, tmp_path, name):
     assert submit(client, "d", dataset=places[1].as_uri()) != first
 
 
-def test_large_data_is_the_same_at_the_same_place_with_the_same_times(client, tmp_path, monkeypatch):
-    monkeypatch.setattr(lookup, "_HASHED_BYTES", 0)
-    data = tmp_path / "data.csv"
-    data.write_text("1")
+def copy_with_time(data, text):
+    """As `cp -p`: in place."""
+    data.write_text(text)
     os.utime(data, ns=(1, 1))
+
+
+def replace_with_time(data, text):
+    """As `rsync -t`: another file under the name."""
+    copy_with_time(data.with_suffix(".new"), text)
+    data.with_suffix(".new").replace(data)
+
+
+@pytest.mark.parametrize("write", [copy_with_time, replace_with_time])
+def test_large_data_is_the_same_only_where_nothing_has_written_it_again(client, tmp_path, monkeypatch, write):
+    monkeypatch.setattr(local_files, "_HASHED_BYTES", 0)
+    data = tmp_path / "data.csv"
+    write(data, "1")
     first = submit(client, "monday", dataset=data.as_uri())
     assert submit(client, "tuesday", dataset=data.as_uri()) == first
-    os.utime(data, ns=(2, 2))
-    assert submit(client, "wednesday", dataset=data.as_uri()) != first
-    os.utime(data, ns=(1, 1))
+    write(data, "2")
+    second = submit(client, "wednesday", dataset=data.as_uri())
     (tmp_path / "copy").mkdir()
     shutil.copy2(data, tmp_path / "copy")
-    assert submit(client, "thursday", dataset=(tmp_path / "copy" / "data.csv").as_uri()) != first
+    third = submit(client, "thursday", dataset=(tmp_path / "copy" / "data.csv").as_uri())
+    assert len({first, second, third}) == 3
+
+
+def test_data_that_changed_between_submit_and_fetch_is_not_that_of_the_key(client, tmp_path, caplog):
+    data = tmp_path / "data.csv"
+    data.write_text("1")
+    submit(client, "monday", dataset=data.as_uri())
+    (job,) = client.backend.recorder.jobs
+    job.outcome = replace(job.outcome, fetched={"dataset": f"file:///cache/{'0' * 32}"})
+    assert not submit(client, "tuesday", dataset=data.as_uri()).reused
+    assert "cannot be used: its dataset was changed between submit and fetch" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -415,7 +441,7 @@ def test_objects_with_the_same_etags_are_the_same_data_in_any_bucket(client, mon
             self.uri = settings.uri
 
         def list_files(self):
-            return Snapshot(self.uri, (SourceFile("data.csv", 1, tags[self.uri]),))
+            return Snapshot(self.uri, (SourceFile("data.csv", 1, tags[self.uri]),), by_content=bool(tags[self.uri]))
 
     monkeypatch.setattr(lookup.schemes, "create_source", Bucket)
     first, second = (submit(client, uri[-1], dataset=uri) for uri in tags)
@@ -530,11 +556,63 @@ def test_a_missing_artifact_is_named(client, tmp_path, caplog):
 
 def test_storage_that_does_not_answer_trains(client, monkeypatch, caplog):
     def fail(self, key):
-        raise s3_client.S3Error("no answer", None)
+        raise s3_client.S3Error("no answer")
 
-    monkeypatch.setattr(s3_client.Bucket, "exists", fail)
+    monkeypatch.setattr(s3_client.Bucket, "find", fail)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     artifacts = {"model": "s3://bucket/model.pt"}
     assert [submit(client, run, artifacts=artifacts).reused for run in "ab"] == [False, False]
     assert "trained the same, but cannot be used: no answer" in caplog.text
+
+
+def test_a_job_whose_artifact_another_training_overwrote_is_not_reused(client, tmp_path, caplog):
+    model = tmp_path / "model.pt"
+    model.write_text("of lr=0.1")
+    first = submit(client, "monday", artifacts={"model": model.as_uri()})
+    model.write_text("of lr=0.5")
+    assert submit(client, "tuesday", artifacts={"model": model.as_uri()}) != first
+    assert f"{model.as_uri()} was written again after the TrainJob had ended" in caplog.text
+
+
+@pytest.mark.parametrize(("ended", "is_reused"), [(3600, True), (-3600, False)], ids=["before the end", "later"])
+def test_a_job_of_an_earlier_release_is_reused_if_its_artifact_was_not_written_after_its_end(
+    client, tmp_path, ended, is_reused
+):
+    artifacts = {"model": (tmp_path / "model.pt").as_uri()}
+    (tmp_path / "model.pt").write_text("weights")
+    first = submit(client, "monday", artifacts=artifacts)
+    (job,) = client.backend.recorder.jobs
+    at = (datetime.now(timezone.utc) + timedelta(seconds=ended)).isoformat()
+    job.outcome = replace(job.outcome, stamps=None, finished_at=at)
+    assert (submit(client, "tuesday", artifacts=artifacts) == first) == is_reused
+
+
+def list_ignored_in_guide():
+    """The names of variables in the guide, below the line that introduces them."""
+    guide = Path(__file__).parents[2] / "docs" / "guides" / "long-training.md"
+    (block,) = re.findall(r"inherited variables that do not count.*?```text\n(.*?)```", guide.read_text(), re.DOTALL)
+    return block.split()
+
+
+def test_the_guide_lists_each_variable_that_does_not_count_by_its_whole_name():
+    listed = list_ignored_in_guide()
+    assert sorted(listed) == sorted(local_versions.IGNORED)
+    assert all(re.fullmatch(r"\w+", name) for name in listed)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PROMPT_TEMPLATE", "SYSTEM_PROMPT", "TERMS", "KFP_MODE", "XDG_CACHE_HOME", "MLFLOW_RATE", "TRAINJOB_RATE", "PS5"],
+)
+def test_a_variable_that_only_resembles_one_that_does_not_count_is_part_of_the_key(read_local, monkeypatch, name):
+    before = build_key(versions=read_local().parts)
+    monkeypatch.setenv(name, "1")
+    assert build_key(versions=read_local().parts) != before
+
+
+def test_no_variable_that_does_not_count_is_part_of_the_key(read_local, monkeypatch):
+    before = build_key(versions=read_local().parts)
+    for name in local_versions.IGNORED:
+        monkeypatch.setenv(name, "1")
+    assert build_key(versions=read_local().parts) == before

@@ -23,15 +23,15 @@ _READABLE = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 def fetch_to_cache(source: Source, cache: Path, progress: FetchProgress, private: bool = True) -> tuple[Path, bool]:
     """Fetch a source into a folder of a cache, unless the cache has it. Concurrent calls fetch it once."""
     snapshot = list_source(source, cache)
-    entry = cache / snapshot.digest
+    entry = cache / snapshot.folder
     if _has_files(entry, snapshot):
         return entry, False
     mode = 0o700 if private else 0o777
     cache.mkdir(mode=mode, parents=True, exist_ok=True)
-    with _lock(cache / f".{snapshot.digest}.lock"):
+    with _lock(cache / f".{snapshot.folder}.lock"):
         if _has_files(entry, snapshot):
             return entry, False
-        part = cache / f".{snapshot.digest}.part"
+        part = cache / f".{snapshot.folder}.part"
         if entry.exists():
             # Files were deleted from the entry; the others need not be fetched again.
             entry.rename(part)
@@ -50,16 +50,16 @@ def fetch_to_folder(source: Source, target: Path, progress: FetchProgress) -> bo
         raise FetchError(f"{target} is a mounted volume and cannot be replaced; mount the volume at {parent} instead")
     parent.mkdir(parents=True, exist_ok=True)
     with _lock(parent / f".{name}.trainjob.lock"):
-        if _read_digest(record) == snapshot.digest and _has_files(target, snapshot):
+        if _read_digest(record) == snapshot.folder and _has_files(target, snapshot):
             return False
-        part = parent / f".{name}.{snapshot.digest}.part"
+        part = parent / f".{name}.{snapshot.folder}.part"
         for other in set(parent.glob(f".{name}.*.part")) - {part}:
             # An interrupted fetch of earlier content; it needs the disk space.
             shutil.rmtree(other, ignore_errors=True)
         _fetch_to_part(source, snapshot, part, progress)
         record.unlink(missing_ok=True)
         _replace_folder(target, part)
-        record.write_text(json.dumps({"digest": snapshot.digest}), encoding="utf-8")
+        record.write_text(json.dumps({"digest": snapshot.folder}), encoding="utf-8")
     return True
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import unquote, urlsplit
@@ -21,6 +23,8 @@ from trainer_core.fetch.source import (
 )
 
 _COPY_BLOCK_BYTES = 1 << 20
+#: Files up to this size together are identified by their content, larger ones by place, size, inode and times.
+_HASHED_BYTES = 256 * 2**20
 
 
 def parse_local_path(uri: str) -> Path:
@@ -62,9 +66,11 @@ class LocalSource(Source):
         """List the files; symbolic links are followed, and each folder is listed once."""
         if not self._path.exists():
             raise FetchError(f"{self._path} does not exist; check storage_uri")
-        # A file counts as changed if its size or modification time differs, as in rsync and make.
         files = tuple(self._stat_file(relative) for relative in self._list_paths())
-        return Snapshot(f"{self._path}\0{self._link}", files)
+        is_small = sum(file.size for file in files) <= _HASHED_BYTES
+        if is_small:
+            files = tuple(replace(file, tag=self._hash_file(file)) for file in files)
+        return Snapshot(f"{self._path}\0{self._link}", files, by_content=is_small, is_linked=self._link)
 
     def fetch_files(self, folder: Path, snapshot: Snapshot, progress: FetchProgress) -> None:
         missing = [file for file in list_incomplete(folder, snapshot.files) if not (folder / file.path).is_symlink()]
@@ -88,7 +94,11 @@ class LocalSource(Source):
             raise FetchError(f"{path} is not a regular file; remove it, or add it to ignore_patterns")
         if not readable:
             raise FetchError(f"{path} cannot be read by user {os.getuid()}; change its permissions")
-        return SourceFile(relative, state.st_size, str(state.st_mtime_ns))
+        # Programs such as `cp -p` set the time of a modification, and none sets the time of a change.
+        return SourceFile(relative, state.st_size, f"{state.st_mtime_ns} {state.st_ctime_ns} {state.st_ino}")
+
+    def _hash_file(self, file: SourceFile) -> str:
+        return hashlib.sha256(self._resolve(file.path).read_bytes()).hexdigest()
 
     def _copy_file(self, file: SourceFile, target: Path) -> None:
         source = self._resolve(file.path)
@@ -97,26 +107,24 @@ class LocalSource(Source):
             target.symlink_to(source.resolve())
             return
         # At most one byte more than was listed: the file may grow faster than it is copied. The caller checks the size.
-        left = file.size + 1
+        left, digest, is_hashed = file.size + 1, hashlib.sha256(), " " not in file.tag
         with source.open("rb") as reader, target.open("wb") as writer:
             while left and (block := reader.read(min(left, _COPY_BLOCK_BYTES))):
                 writer.write(block)
                 left -= len(block)
+                if is_hashed:
+                    digest.update(block)
+        if left == 1 and file.tag != (digest.hexdigest() if is_hashed else self._stat_file(file.path).tag):
+            raise FetchError(f"{source} changed while it was fetched; fetch it again", retryable=True)
         mark_complete(target)
 
     def _list_paths(self) -> list[str]:
-        if not self._path.is_dir():
-            return [self._path.name]
-        paths = []
-        visited = {os.path.realpath(self._path)}
-        for folder, folders, names in os.walk(self._path, followlinks=True, onerror=_raise_unreadable):
-            # A link may lead to a parent folder.
-            real = {name: os.path.realpath(os.path.join(folder, name)) for name in sorted(folders)}  # noqa: PTH118
-            folders[:] = [name for name in real if real[name] not in visited]
-            visited.update(real.values())
-            relative = os.path.relpath(folder, self._path)
-            paths += [name if relative == "." else f"{relative}/{name}" for name in names]
-        return sorted(path for path in paths if not is_ignored(path, self._ignore))
+        from trainer_core.node.artifact_stamps import list_files  # Each front end loads this module.
+
+        try:
+            return [path for path in list_files(self._path) if not is_ignored(path, self._ignore)]
+        except OSError as error:
+            _raise_unreadable(error)
 
 
 def _raise_unreadable(error: OSError) -> NoReturn:

@@ -34,7 +34,7 @@ class SourceFile:
     path: str
     #: Bytes.
     size: int
-    #: Differs if the content differs: an ETag, a blob id or a modification time.
+    #: Differs if the content differs: an ETag, a blob id, a hash, or times and inode.
     tag: str = ""
 
     def __post_init__(self) -> None:
@@ -51,6 +51,10 @@ class Snapshot:
     identity: str
     #: The files to fetch, without ignored ones.
     files: tuple[SourceFile, ...]
+    #: Whether the tags are of the content: then the same files are the same data, whatever the URI.
+    by_content: bool = False
+    #: Whether a folder has links to the files, which are others at another place.
+    is_linked: bool = False
 
     def __post_init__(self) -> None:
         paths = {file.path for file in self.files}
@@ -63,10 +67,16 @@ class Snapshot:
     @cached_property
     def digest(self) -> str:
         """Hash of the content: differs if a path, a size or a tag differs."""
-        digest = hashlib.sha256(self.identity.encode("utf-8", "surrogateescape"))
+        digest = hashlib.sha256(b"" if self.by_content else self.identity.encode("utf-8", "surrogateescape"))
         for file in sorted(self.files, key=lambda file: file.path):
             digest.update(f"\0{file.path}\0{file.size}\0{file.tag}".encode("utf-8", "surrogateescape"))
         return digest.hexdigest()[:_DIGEST_LENGTH]
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder of a cache with these files."""
+        place = hashlib.sha256(self.identity.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+        return f"{self.digest}-{place}" if self.is_linked else self.digest
 
     @cached_property
     def size(self) -> int:

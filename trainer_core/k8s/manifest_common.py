@@ -153,7 +153,7 @@ def render_function(
         launch,
         exported=exported,
         processes=trainer.num_proc_per_node,
-        s3=request.policy.checkpoints is not None and checkpoint_location.is_bucket(request.policy.checkpoints.uri),
+        s3="s3://" in f"{trainer.env} {request.policy.checkpoints}",
         is_trial=node_env.OBJECTIVE in trainer.env,
         is_attended=request.policy.stalled is not None,
     )

@@ -68,7 +68,7 @@ __all__ = [
 _VERSION = 1
 _REF_FIELDS = ("backend", "namespace", "name", "uid")
 #: Fields that JSON data has only if they have a value: programs of earlier releases refuse unknown fields.
-_LEFT_OUT = frozenset({"objective", "paused_at", "memory", "restarts"})
+_LEFT_OUT = frozenset({"objective", "paused_at", "memory", "restarts", "stamps", "fetched"})
 #: Characters of a value that a message quotes.
 _QUOTED = 120
 
@@ -640,6 +640,9 @@ class Outcome(_Record):
         memory: What this attempt asked for. None without the option `MoreMemory`.
         restarts: The restarts before this end, and whether another one follows. None without the option
             `RestartPolicy`.
+        stamps: Hash by name of each artifact of the result: content or sizes and times of its files, or ETags in S3.
+            None if none was read.
+        fetched: Where the initializers have put the data, by role. None without initializers.
     """
 
     ref: dict[str, Any]
@@ -659,6 +662,8 @@ class Outcome(_Record):
     paused_at: int | None = None
     memory: AttemptMemory | None = None
     restarts: Restarts | None = None
+    stamps: dict[str, str] | None = None
+    fetched: dict[str, str] | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -819,6 +824,8 @@ def build_complete_outcome(
         resource_use=resource_use,
         memory=memory,
         restarts=restarts,
+        stamps=termination.get("stamps") or None,
+        fetched=uris or None,
         **extract_training_state([termination], last_progress),
     )
 

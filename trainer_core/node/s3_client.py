@@ -60,11 +60,12 @@ class S3Error(OSError):
 
 
 class Entry(NamedTuple):
-    """An object of a listing: key, bytes, and when it was written, in seconds since 1970."""
+    """An object: key, bytes, when it was written, in seconds since 1970, and ETag, mostly the MD5 of its content."""
 
     key: str
     size: int
     modified: float
+    etag: str = ""
 
 
 class _Keys(NamedTuple):
@@ -112,10 +113,10 @@ class Bucket:
 
     def exists(self, key: str) -> bool:
         """Return whether an object exists."""
-        return self.get_etag(key) is not None
+        return self.find(key) is not None
 
-    def get_etag(self, key: str) -> str | None:
-        """Return the ETag of an object, mostly the MD5 of its content; None if it does not exist."""
+    def find(self, key: str) -> Entry | None:
+        """Return what is known of an object; None if it does not exist."""
         try:
             try:
                 answer = self._request("HEAD", key)
@@ -128,7 +129,9 @@ class Bucket:
             if error.status == 404:
                 return None
             raise
-        return str(answer.headers.get("ETag", "")).strip('"')
+        headers = answer.headers
+        modified = parsedate_to_datetime(headers["Last-Modified"]).timestamp() if "Last-Modified" in headers else 0.0
+        return Entry(key, int(headers.get("Content-Length") or 0), modified, headers.get("ETag", "").strip('"'))
 
     def put(self, key: str, body: bytes) -> None:
         self._request("PUT", key, body=body)
@@ -156,7 +159,8 @@ class Bucket:
             decode = unquote if page.findtext("EncodingType") == "url" else str
             for each in page.iter("Contents"):
                 modified = _parse_time(each.findtext("LastModified") or "")
-                found.append(Entry(decode(each.findtext("Key") or ""), int(each.findtext("Size") or 0), modified))
+                size, etag = int(each.findtext("Size") or 0), (each.findtext("ETag") or "").strip('"')
+                found.append(Entry(decode(each.findtext("Key") or ""), size, modified, etag))
             token = page.findtext("NextContinuationToken")
             if page.findtext("IsTruncated") != "true" or not token:
                 return found

@@ -51,9 +51,15 @@ _CUT = "[…] "
 
 
 def result_record(value: Any) -> dict[str, Any]:
-    """Describe a return value; what JSON cannot represent is null and named in a note."""
+    """Describe a return value and its artifacts; what JSON cannot represent is null and named in a note."""
     data, note = jsonable.to_json_data(value)
-    return {"result": data, "note": note} if note else {"result": data}
+    record = {"result": data, "note": note} if note else {"result": data}
+    if artifacts := jsonable.extract_artifacts(data):
+        from . import artifact_stamps  # Only with artifacts.
+
+        stamps = artifact_stamps.read_stamps(artifacts)
+        record.update({"stamps": stamps} if stamps else {})
+    return record
 
 
 def error_record(error: BaseException, output: str | None = None) -> dict[str, Any]:
@@ -96,12 +102,14 @@ def encode_result(record: dict[str, Any]) -> bytes:
     """
     note = {"note": _head(record["note"], _NOTE_LIMIT)} if "note" in record else {}
     pause = {"paused_at": record["paused_at"]} if "paused_at" in record else {}
+    # Without room for its stamps, an artifact is known by its time.
+    stamps = {key: record[key] for key in ("stamps",) if key in record and len(_encode(record[key])) <= _MESSAGE_LIMIT}
     complete = {"result": record["result"], **pause, **note}
-    for candidate in (complete, {"result": record["result"]}):
+    for candidate in ({**complete, **stamps}, complete, {"result": record["result"]}):
         if len(data := _encode(candidate)) <= env.RECORD_LIMIT:
             return data
     size = f"the result has {len(_encode(record['result']))} bytes as JSON, more than {env.RECORD_LIMIT}"
-    cut = {"result": None, "truncated": True, **pause, "note": "; ".join([size, *note.values()])}
+    cut = {"result": None, "truncated": True, **pause, **stamps, "note": "; ".join([size, *note.values()])}
     metrics = jsonable.extract_metrics(record["result"])
     values = [
         *(("metrics", *each) for each in metrics.items() if each[1] is not None),
@@ -152,6 +160,8 @@ def parse_record(text: str | bytes) -> dict[str, Any] | None:
 def _is_readable(key: str, value: Any) -> bool:
     if key == "exits":
         return isinstance(value, dict) and all(type(code) is int for code in value.values())
+    if key == "stamps":
+        return isinstance(value, dict) and all(isinstance(stamp, str) for stamp in value.values())
     return key not in _NUMBERS or type(value) is int
 
 

@@ -72,7 +72,7 @@ def render_argv(
         left_out.add(_OBJECTIVE_FILE)
     if not is_attended:
         left_out.add(_ATTENDANT_FILE)
-    if not (s3 or (uri or "").startswith("s3://")):
+    if not (s3 or "s3://" in payload):
         left_out.update(_S3_FILES)
     files = {**_read_node_kit(frozenset(left_out)), launching.PAYLOAD: payload, launching.PACKAGES: settings}
     joined = _SEPARATOR.join(part for file in files.items() for part in file)  # path, content, path, content, …

@@ -182,7 +182,8 @@ def _upload(name: str, key: str, data: bytes, digest: str = "") -> None:
 
     bucket = Bucket(name)
     try:
-        etag = bucket.get_etag(key)
+        found = bucket.find(key)
+        etag = found.etag if found else None
         # Written by another version of zlib, or encrypted, it has another ETag and is read.
         is_equal = etag == hashlib.md5(data, usedforsecurity=False).hexdigest()
         if is_equal or (etag is not None and _is_intact(bucket.get(key) or b"", digest)):

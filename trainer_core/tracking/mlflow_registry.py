@@ -169,6 +169,8 @@ class MlflowRegistry(ModelRegistry):
         own = _find_version(versions, candidate)
         is_pending = own is not None and own.is_pending(alias)
         if own is None or is_pending or not own.has_score(candidate, comparison, alias):
+            if own is None or (get_local_path(candidate.uri) is None and not is_pending):
+                candidate.check_files()
             if not versions:
                 self._create_model(model)
             pending = own.number if own and is_pending else None
@@ -304,6 +306,7 @@ class MlflowRegistry(ModelRegistry):
         root = artifact_uri.partition(":")[2].lstrip("/")
         for name, file in files.items():
             self._api.upload(f"{root}/{folder}/{name}", file)
+        candidate.check_files()  # Nothing was written while it was uploaded.
         return run_id, f"{artifact_uri}/{folder}"
 
     def _create_file_run(self, candidate: Candidate) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import re
 import shutil
 import uuid
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from decimal import Decimal
@@ -25,7 +26,7 @@ from trainer_core.base import naming, validation
 from trainer_core.base.errors import InvalidRequestError
 from trainer_core.base.secrets import redact
 from trainer_core.model.jobs import Outcome
-from trainer_core.node import locks
+from trainer_core.node import artifact_stamps, locks
 
 __all__ = [
     "CHAMPION",
@@ -40,6 +41,7 @@ __all__ = [
     "is_better",
 ]
 
+_log = logging.getLogger(__name__)
 CHAMPION = "champion"
 #: The artifact that is the model where none is named.
 ARTIFACT = "model"
@@ -109,6 +111,8 @@ class Candidate:
         uid: Identity of the TrainJob. Default: that of the name and the value.
         run_id: Its MLflow run. None if it has none.
         artifact: Name of the job's artifact that is the model: each is a version of its own. Default ``model``.
+        stamp: What the outcome of the job has in `Outcome.stamps` for it. None if it has none.
+        finished_at: When the job ended: without a stamp, files that were written later are refused. None if unknown.
     """
 
     job: str
@@ -119,6 +123,8 @@ class Candidate:
     uid: str | None = None
     run_id: str | None = None
     artifact: str = ARTIFACT
+    stamp: str | None = None
+    finished_at: str | None = None
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.value):
@@ -143,7 +149,24 @@ class Candidate:
                 f"{{'artifacts': {{{artifact!r}: uri}}}}"
             )
         uri, value = outcome.artifacts[artifact], outcome.metrics[metric]
-        return cls(name, uri, metric, value, outcome.metrics, outcome.job.uid, run_id, artifact)
+        stamp = (outcome.stamps or {}).get(artifact)
+        uid, finished = outcome.job.uid, outcome.finished_at
+        return cls(name, uri, metric, value, outcome.metrics, uid, run_id, artifact, stamp, finished)
+
+    def check_files(self) -> None:
+        """Refuse the model if its files are not those that its TrainJob left, as far as this process can read them."""
+        if self.stamp is None and self.finished_at is None:
+            return
+        try:
+            problem = artifact_stamps.find_change(self.uri, self.stamp, self.finished_at)
+        except OSError as error:
+            _log.warning("artifact %r of TrainJob %r is promoted unchecked: %s", self.artifact, self.job, error)
+            return
+        if problem:
+            raise InvalidRequestError(
+                f"artifact {self.artifact!r} of TrainJob {self.job!r}: {problem}; train again, and let each training "
+                "write to its own place"
+            )
 
     @property
     def identity(self) -> str:
@@ -348,6 +371,8 @@ class FolderRegistry(ModelRegistry):
                 promoted, before = decision["promoted"], decision["before"]
             else:
                 comparison.check(model, alias, current.get("metric_name"), current.get("mode"))
+                if source is None or not (folder / "versions" / f"{version}.json").exists():
+                    candidate.check_files()
                 is_comparable = comparison.matches(current.get("metric_name"), current.get("mode"))
                 before = current.get("metric") if is_comparable and not is_current else None
                 promoted = is_current or is_better(candidate.value, before, comparison.mode, comparison.min_delta)
@@ -421,9 +446,9 @@ class FolderRegistry(ModelRegistry):
         else:
             # Without a record, what lies there is of a promoter that was killed.
             for left in (folder / "versions" / version, *folder.glob("versions/.*")):
-                _remove_path(left)
+                remove_path(left)
             aside = folder / "versions" / f".{version}"
-            copy_path(source, aside / source.name)
+            copy_path(source, aside / source.name, candidate.check_files)
             aside.replace(folder / "versions" / version)
             record["path"] = str(Path("versions", version, source.name))
         if candidate.metrics:
@@ -456,10 +481,10 @@ def get_local_path(uri: str) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme == "file" and parts.netloc in ("", "localhost") else None
 
 
-def copy_path(source: Path, target: Path) -> None:
+def copy_path(source: Path, target: Path, check: Callable[[], object] = bool) -> None:
     """Copy a file or folder; the target is whole or absent, and its former content is gone.
 
-    Links are copied as the files and folders that they lead to.
+    Links are copied as the files and folders that they lead to. The check raises if the source has changed meanwhile.
     """
     list_files(source)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -470,10 +495,11 @@ def copy_path(source: Path, target: Path) -> None:
             shutil.copytree(source, temporary, copy_function=shutil.copyfile)
         else:
             shutil.copyfile(source, temporary)
-        _remove_path(target)
+        check()
+        remove_path(target)
         temporary.replace(target)
     finally:
-        _remove_path(temporary)
+        remove_path(temporary)
 
 
 def list_files(source: Path) -> dict[str, Path]:
@@ -496,7 +522,7 @@ def list_files(source: Path) -> dict[str, Path]:
     return found
 
 
-def _remove_path(path: Path) -> None:
+def remove_path(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -297,7 +297,7 @@ def _build_argv(trainer: TrainerRequest, launch: str, node_env: Mapping[str, str
         trainer.pip_index_urls,
         launcher,
         processes=trainer.num_proc_per_node,
-        s3=checkpoint_location.is_bucket(node_env.get(env.CHECKPOINT_PATH)),
+        s3="s3://" in f"{trainer.env} {node_env}",
         is_trial=env.OBJECTIVE in trainer.env,
         is_attended=env.STALLED in node_env,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import site
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,11 +21,7 @@ from trainer_core.model.request import TrainJobRequest
 #: The installed project: it does not change what is trained.
 _OWN = "trainjob-workflows"
 #: Inherited environment variables that name a session, a task, a test or a tracking run, and no setting of a training.
-_SESSION = re.compile(
-    r"_|_?AIRFLOW__.*|AIRFLOW_CTX_.*|TRAINJOB_.*|MLFLOW_.*|KFP_.*|ARGO_.*|PYTEST_.*|TRACEPARENT|TRACESTATE|HOSTNAME|PWD"
-    r"|OLDPWD|SHLVL|TERM.*|COLORTERM|COLUMNS|LINES|LS_COLORS|PS\d|.*PROMPT.*|TMUX.*|STY|WINDOWID|.*DISPLAY|XDG_.*|DBUS_.*"
-    r"|SSH_.*|VSCODE_.*|INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_.*|MEMORY_PRESSURE_.*|VIRTUAL_ENV|TMPDIR"
-)
+IGNORED = frozenset(Path(__file__).with_name("ignored_variables.txt").read_text(encoding="ascii").split())
 
 
 def read_versions(request: TrainJobRequest, runtime: LocalRuntime) -> Versions:
@@ -54,7 +49,7 @@ def read_versions(request: TrainJobRequest, runtime: LocalRuntime) -> Versions:
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name not in job_env and not _SESSION.fullmatch(name) and not is_secret_name(name)
+        if name not in job_env and name not in IGNORED and not is_secret_name(name)
     }
     python = [platform.python_implementation(), platform.python_version(), platform.machine()]
     parts = {"python": python, "packages": packages, "runtime": asdict(runtime), "environment": environment}

@@ -15,14 +15,14 @@ class Reuse(BaseOption):
 
     The same are the function and its arguments, the files of its project, pinned packages, the Python version and the
     packages of this machine or the image by its digest, the content of the runtime, nodes, processes and devices,
-    environment variables, the content of dataset and model wherever they are, and the partition. Name, owner, labels,
-    memory, time limits and secrets do not count. If one of these is unknown, such as an image by a tag, a package
-    without ``==`` or a ``pvc://`` dataset, the TrainJob trains, and a warning names it.
+    environment variables, the content of dataset and model, and the partition. Name, owner, labels, memory, time
+    limits and secrets do not count. If one of these is unknown, such as an image by a tag, a package without ``==`` or
+    a ``pvc://`` dataset, the TrainJob trains, and a warning names it.
 
     The earlier TrainJob is Complete, has the option, belongs to any owner in the same namespace or state folder, and
-    its artifacts exist as far as this process can look (``file://`` on this machine, ``s3://``). It stays as it is:
-    neither a cancel nor the end of a pipeline ends or deletes it. Nothing is looked up for a task that a person has
-    cleared, for a further attempt, or for a trial of a search. Two submits at the same time both train.
+    its artifacts are those that it left, as far as this process can look (``file://`` on this machine, ``s3://``). It
+    stays as it is: neither a cancel nor the end of a pipeline ends or deletes it. Nothing is looked up for a task that
+    a person has cleared, for a further attempt, or for a trial of a search. Two submits at the same time both train.
 
     No upstream field: a label of the TrainJob holds a hash of all that counts.
 

@@ -67,7 +67,8 @@ class S3Source(Source):
             raise FetchError(
                 f"{uri}: none of its {len(objects)} objects is selected; check ignore_patterns and the prefix"
             )
-        return Snapshot(f"s3://{self._bucket}/{root}\n{self._settings.endpoint or ''}", files)
+        identity = f"s3://{self._bucket}/{root}\n{self._settings.endpoint or ''}"
+        return Snapshot(identity, files, by_content=all(file.tag for file in files))
 
     def fetch_files(self, folder: Path, snapshot: Snapshot, progress: FetchProgress) -> None:
         """Download large files one after the other, in pieces; then the other files, several at a time."""
