@@ -262,12 +262,12 @@ def get_job(
     request: Request, current: _SubmittedJobDep, job: _ShownJobDep, session: SessionDep, user: GetUserDep
 ) -> dict[str, Any]:
     """Return the data of one job's page, with the actions that the user may perform."""
-    details, unreachable = None, None
+    read, unreachable = None, None
     try:
-        details = backend_view.read_job(backend_view.connect(job), job.ref)
+        read = backend_view.read_job(backend_view.connect(job), job.ref)
     except backend_view.UnreachableError as error:
         unreachable = str(error)
-    found = serializers.serialize_job(job, details, unreachable)
+    found = serializers.serialize_job(job, read, unreachable)
     possible = found.get("actions", []) if job == current else []
     found["actions"] = [action for action in possible if _is_permitted(action, request, user)]
     found["assets"] = [

@@ -24,7 +24,7 @@ from trainer_core.client import TrainerClient
 from trainer_core.frontend import job_table
 from trainer_core.model.backend_names import is_backend
 from trainer_core.model.config import LocalProcessBackendConfig, config_class, config_from_dict
-from trainer_core.model.jobs import COMPLETE, FAILED, Event, Observation, TrainJob, TrainJobRef
+from trainer_core.model.jobs import COMPLETE, FAILED, Event, TrainJob, TrainJobRef
 from trainer_core.model.logs import LogChunk, LogLine, parse_progress
 from trainer_core.model.resource_use import parse_resource_report, strip_resource_report
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from airflow_provider.ui.xcom_queries import SubmittedJob
     from trainer_core.lifecycle.adoption import ExistingJob
     from trainer_core.model.request import TrainJobRequest
-    from trainer_core.model.restart_rules import RestartRules
     from trainer_core.search.snapshot import SearchSnapshot
 
 #: Largest number of log lines in a response; of a longer log, the last lines.
@@ -53,17 +52,6 @@ class UnreachableError(Exception):
 
 class InvalidCursorError(Exception):
     """The cursor is not one of the job's backend."""
-
-
-@dataclass(frozen=True)
-class JobDetails:
-    """Status, steps and events of a job, read at one time."""
-
-    job: TrainJob
-    observation: Observation
-    events: list[Event]
-    #: Settings of a RestartPolicy. None without the option.
-    restart_rules: RestartRules | None = None
 
 
 @dataclass(frozen=True)
@@ -139,13 +127,10 @@ def read_attempts(client: TrainerClient, ref: TrainJobRef) -> list[tuple[Existin
     return attempts
 
 
-def read_job(client: TrainerClient, ref: TrainJobRef) -> JobDetails:
-    """Read a job."""
+def read_job(client: TrainerClient, ref: TrainJobRef) -> tuple[job_table.JobDetails, list[Event]]:
+    """Read a job and its events."""
     try:
-        job, observation, events = client.get_job(ref.name), client.observe(ref), client.get_job_events(ref)
-        restarts = observation.outcome.restarts if observation.outcome else observation.restarts
-        rules = client.get_job_request(ref).policy.restart_policy if restarts else None
-        return JobDetails(job, observation, events, rules)
+        return job_table.read_details(client, ref.name), client.get_job_events(ref)
     except TrainerError as error:
         raise UnreachableError(str(error)) from error
 

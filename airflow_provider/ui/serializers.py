@@ -16,13 +16,11 @@ from trainer_core.frontend import job_table
 from trainer_core.lifecycle import restart_policy
 from trainer_core.lifecycle.debugging import suggest_command
 from trainer_core.model.jobs import COMPLETE, CREATED, FAILED, RUNNING, SUSPENDED, Category, Progress
-from trainer_core.model.logs import find_last_progress
 
 if TYPE_CHECKING:
-    from airflow_provider.ui.backend_view import JobDetails
     from airflow_provider.ui.xcom_queries import SubmittedJob, TaskKey
     from trainer_core.lifecycle.adoption import ExistingJob
-    from trainer_core.model.jobs import Diagnosis, Event, Outcome, Step, TrainJob
+    from trainer_core.model.jobs import Event, Outcome, Step, TrainJob
 
 #: Status on the page of a Failed job that a person or a clear has cancelled: nothing is wrong with it.
 CANCELLED = "Cancelled"
@@ -185,9 +183,12 @@ def serialize_attempt(existing: ExistingJob, details: job_table.JobDetails) -> d
     )
 
 
-def serialize_job(job: SubmittedJob, details: JobDetails | None, unreachable: str | None) -> dict[str, Any]:
-    """Return all data of one job's page."""
-    fields = _serialize_details(details) if details else _serialize_xcoms(job)
+def serialize_job(
+    job: SubmittedJob, read: tuple[job_table.JobDetails, Sequence[Event]] | None, unreachable: str | None
+) -> dict[str, Any]:
+    """Return all data of one job's page, of what was read of the job and its events."""
+    details = read[0] if read else None
+    fields = _serialize_details(*read) if read else _serialize_xcoms(job)
     return _drop_empty(
         {
             "task": {**asdict(job.task), "state": job.task_state},
@@ -198,7 +199,7 @@ def serialize_job(job: SubmittedJob, details: JobDetails | None, unreachable: st
             "partition": job.partition,
             "backend": job.ref.backend,
             "namespace": job.ref.namespace,
-            "status": _get_status(details.job, details.observation.outcome) if details else get_last_status(job),
+            "status": _get_status(details.job, details.outcome) if details else get_last_status(job),
             "created": _format_time(details.job.creation_timestamp if details else job.at),
             "unreachable": unreachable,
             "deleted": job.deletion,
@@ -238,18 +239,18 @@ def mask_strings(data: Any, mask: Callable[[str], str]) -> Any:
     return mask(data) if isinstance(data, str) else data
 
 
-def _serialize_details(details: JobDetails) -> dict[str, Any]:
+def _serialize_details(details: job_table.JobDetails, events: Sequence[Event]) -> dict[str, Any]:
     observation, live = details.observation, details.job
-    outcome, diagnosis = observation.outcome, _get_diagnosis(details)
+    outcome, diagnosis = observation.outcome, job_table.get_diagnosis(observation)
     return {
         "runtime": live.runtime.name,
         "num_nodes": live.num_nodes,
         "started": _format_time(live.started),
         "finished": _format_time(live.finished),
-        "progress": None if outcome and outcome.succeeded else _serialize_progress(_find_progress(details)),
+        "progress": None if outcome and outcome.succeeded else _serialize_progress(details.progress),
         "resumed_from": outcome.resumed_from if outcome else None,
         "steps": [_serialize_step(step) for step in live.steps],
-        "events": [_serialize_event(event) for event in details.events],
+        "events": [_serialize_event(event) for event in events],
         "metrics": dict(outcome.metrics) if outcome else None,
         "resource_use": _serialize_resource_use(outcome),
         "artifacts": dict(outcome.artifacts) if outcome else None,
@@ -310,24 +311,10 @@ def _get_last_progress(job: SubmittedJob) -> dict[str, Any] | None:
     return _drop_empty(progress) if isinstance(progress, dict) and not has_succeeded else None
 
 
-def _find_progress(details: JobDetails) -> Progress | None:
-    """Return the last progress of a job that has not succeeded; that of a failed one may be in its last log lines."""
-    diagnosis = _get_diagnosis(details)
-    tail = reversed(diagnosis.log_tail) if diagnosis else ()
-    return details.observation.progress or details.job.progress or find_last_progress(tail)
-
-
-def _get_diagnosis(details: JobDetails) -> Diagnosis | None:
-    observation = details.observation
-    if observation.outcome is not None:
-        return observation.outcome.diagnosis
-    return observation.pending_failure.diagnosis if observation.pending_failure else None
-
-
-def _serialize_restarts(details: JobDetails) -> dict[str, Any] | None:
+def _serialize_restarts(details: job_table.JobDetails) -> dict[str, Any] | None:
     """Return the restarts by a RestartPolicy, before this start or end; None without the option."""
-    outcome, rules = details.observation.outcome, details.restart_rules
-    restarts = outcome.restarts if outcome else details.observation.restarts
+    restarts = (details.outcome or details.observation).restarts
+    rules = details.request.policy.restart_policy if details.request else None
     if restarts is None or rules is None:
         return None
     return {"text": restart_policy.describe(rules, restarts), "causes": [asdict(each) for each in restarts.causes]}

@@ -13,7 +13,7 @@ from trainer_core.base.errors import InvalidRequestError
 from trainer_core.client import TrainerClient
 from trainer_core.lifecycle import restart_policy
 from trainer_core.lifecycle.attempt_memory import get_attempt_memory
-from trainer_core.model.jobs import Outcome, Progress, Restarts, TrainJob, describe_status
+from trainer_core.model.jobs import Diagnosis, Observation, Outcome, Progress, Restarts, TrainJob, describe_status
 from trainer_core.model.logs import find_last_progress
 from trainer_core.model.request import TrainJobRequest
 from trainer_core.node.requirement import strip_options
@@ -22,6 +22,7 @@ from trainer_core.node.requirement import strip_options
 PARAM = "param."
 METRIC = "metric."
 ARTIFACT = "artifact."
+_NOT_READ = Observation("Unknown")
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,14 @@ class JobDetails:
     artifacts: Mapping[str, str] = field(default_factory=dict)
     request: TrainJobRequest | None = None
     progress: Progress | None = None
-    outcome: Outcome | None = None
+    #: Its state; `_NOT_READ` where only the TrainJob was read.
+    observation: Observation = _NOT_READ
     restarts: Restarts | None = None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it ended. None before."""
+        return self.observation.outcome
 
 
 _Row = TypeVar("_Row", bound=Mapping[str, Any])
@@ -106,9 +113,9 @@ def needs_details(columns: Iterable[str]) -> bool:
 def read_details(client: TrainerClient, name: str) -> JobDetails:
     """Read a TrainJob with its request and outcome."""
     job, observation, request = client.backend.observe_job(name)
-    outcome = observation.outcome
-    tail = outcome.diagnosis.log_tail if outcome and outcome.diagnosis else ()
-    progress = observation.progress or job.progress or find_last_progress(reversed(tail))
+    outcome, diagnosis = observation.outcome, get_diagnosis(observation)
+    tail = reversed(diagnosis.log_tail) if diagnosis else ()
+    progress = observation.progress or job.progress or find_last_progress(tail)
     # What the outcome has wins over what was reported while the job ran.
     reached = outcome or progress
     measured = outcome if outcome and outcome.succeeded else progress
@@ -121,9 +128,16 @@ def read_details(client: TrainerClient, name: str) -> JobDetails:
         artifacts=dict(outcome.artifacts) if outcome else {},
         request=request,
         progress=progress,
-        outcome=outcome,
+        observation=observation,
         restarts=ended.restarts or (request.context.attempt_restarts if request else None),
     )
+
+
+def get_diagnosis(observation: Observation) -> Diagnosis | None:
+    """Return why a TrainJob has failed, or is about to."""
+    if observation.outcome is not None:
+        return observation.outcome.diagnosis
+    return observation.pending_failure.diagnosis if observation.pending_failure else None
 
 
 def build_row(details: JobDetails) -> dict[str, Any]:
