@@ -91,7 +91,7 @@ def open_search(client: TrainerClient, path: str) -> SearchDriver:
     """Open the search of a file, which creates nothing yet."""
     data = definition_file.read_definition(path)
     unknown = [key for key in data if key not in _KEYS]
-    if unknown or "trial" not in data or "search_space" not in data:
+    if unknown or "trial" not in data or data.get("search_space") is None:
         problem = f"the unknown key {list_names(unknown)}" if unknown else "no trial: or no search_space:"
         raise InvalidRequestError(f"{path} has {problem}; a search has {', '.join(_KEYS)}")
     definition = SearchDefinition.parse(**{key: data[key] for key in _KEYS[2:] if data.get(key) is not None})
