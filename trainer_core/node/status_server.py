@@ -116,10 +116,10 @@ class StatusServer:
         self._server.start()
 
     def _stop(self, listener: socket.socket) -> None:
-        # In this order: the thread closes the socket once it sees that there is none.
-        with contextlib.suppress(OSError):  # The training has closed it.
-            listener.shutdown(2)
+        # In this order: the thread that it wakes ends at once.
         self._socket = None
+        with contextlib.suppress(OSError):  # The training, or the thread, has closed it.
+            listener.shutdown(2)
         self._token_path.unlink(missing_ok=True)
         sys.meta_path.remove(_LightningFinder)
         for name, value in self._before.items():
@@ -165,7 +165,8 @@ class StatusServer:
                             key.data.send(key.fileobj.recv(_MAX_BODY))  # type: ignore[union-attr]
                         continue
                     if key.data is None:
-                        time.sleep(_PAUSE)  # No descriptor is free, or the training has closed this one.
+                        # It ends, or no descriptor is free, or the training has closed this one.
+                        time.sleep(_PAUSE if self._socket is not None else 0)
                     else:
                         close(key.fileobj)  # type: ignore[arg-type]
                 now = time.monotonic()
