@@ -7,6 +7,9 @@ import os
 
 import pytest
 
+from trainer_core import CustomTrainer, TrainerClient
+from trainer_core.packaging import code_location, project_imports
+
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
@@ -137,6 +140,27 @@ def test_a_submit_does_not_warn_of_what_it_installs(trainjob, project, caplog):
     trainjob("submit", "late:main", "--code", str(project), "--dry-run", "-p", "absent_package")
 
     assert not caplog.records
+
+
+def test_a_request_whose_files_are_already_at_a_place_is_submitted(trainjob, project, tmp_path):
+    trainer = CustomTrainer("tides.train:main", {"x": 4}, code=str(project))
+    request = TrainerClient().build_request(runtime="python", trainer=trainer)
+    stored = code_location.store_project(request.project, (tmp_path / "place").as_uri())
+    (tmp_path / "job.json").write_text(request.with_project(archive="", uri=stored.uri).to_json())
+
+    listed = trainjob("submit", "-f", str(tmp_path / "job.json"), "--dry-run")
+    assert (listed.returncode, listed.stdout) == (0, "")
+    assert f"3 files, which are already at {stored.uri}" in listed.stderr
+    done = trainjob("submit", "-f", str(tmp_path / "job.json"), "--wait")
+    assert (done.returncode, done.stdout.split()[1:]) == (0, ["Complete", "8"])
+
+
+def test_a_submit_does_not_fail_by_the_check_of_its_imports(trainjob, project, monkeypatch):
+    def fail(*_):
+        raise OSError("no such folder")
+
+    monkeypatch.setattr(project_imports, "find_import_problems", fail)
+    assert trainjob("submit", "tides.train:main", "--code", str(project), "-a", "x=4", "--runtime", "python").stdout
 
 
 def test_a_function_without_files_that_imports_its_neighbour_is_warned_of(trainjob, tmp_path):

@@ -341,7 +341,11 @@ def _suggest(diagnosis: Diagnosis | None) -> str:
 def _print_files(client: TrainerClient, request: TrainJobRequest) -> int:
     client.dry_run(request)
     code = request.work.trainer.code if request.work.trainer else None
-    for path, content in sorted(read_files(code.project.model_dump()).items() if code and code.project else ()):
+    project = code.project if code else None
+    if project and not project.archive:
+        print(f"trainjob: code: {project.files} files, which are already at {project.uri}", file=sys.stderr)
+        return exit_codes.OK
+    for path, content in sorted(read_files(project.model_dump()).items() if project else ()):
         print(f"{format_size(len(content)):>12}  {path}")
     return exit_codes.OK
 

@@ -367,9 +367,14 @@ class TrainerClient:
         from trainer_core.packaging.project_imports import find_import_problems  # Reads what is installed.
 
         key = trainer.code.digest, trainer.code.project.digest if trainer.code.project else ""
-        for problem in () if key in self._checked else find_import_problems(trainer.model_dump()):
-            _log.warning("%s", problem)
+        if key in self._checked:
+            return
         self._checked.add(key)
+        try:
+            for problem in find_import_problems(trainer.model_dump()):
+                _log.warning("%s", problem)
+        except Exception:  # noqa: BLE001 -- what is installed here may be in any state, and a warning must not cost the submit
+            _log.debug("The imports of %s could not be checked", trainer.code.entry, exc_info=True)
 
     def _get_reused(self, job: str | TrainJobRef) -> Outcome | None:
         """Return the outcome that this client has found for a name, or for the ref that it has returned with it."""

@@ -58,6 +58,8 @@ class _Import:
 def find_import_problems(trainer: Mapping[str, Any]) -> Iterator[str]:
     """Yield the imports of the function of a request's trainer that will fail where it trains."""
     code, has_image = trainer.get("code") or {}, bool(trainer.get("image"))
+    if code.get("project") and not code["project"].get("archive"):
+        return  # Its files are at a URI, and what the function finds there is unknown here.
     # Without files, an image may have any module.
     if code.get("project") or (code.get("kind") == "source" and not has_image):
         yield from find_missing_imports(code, trainer.get("packages", ()), has_image)
