@@ -76,6 +76,7 @@ class _DebugJob:
     attempt: int
     created: datetime
     folder: Path
+    owner_key: str | None = None
     logs: dict[str, list[str]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     outcome: Outcome | None = None
@@ -132,7 +133,8 @@ class DebugBackend(Backend):
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:
         key, name = request.context.owner.key if request.context.owner else None, request.get_attempt_name()
-        return [_to_existing_job(job) for job in self._jobs.values() if _matches(job, name, key)]
+        jobs = (each for each in self._jobs.values() if each.ref.name == name or (key and each.owner_key == key))
+        return [_to_existing_job(job) for job in jobs]
 
     def create(self, prepared: Prepared) -> TrainJobRef:
         request = prepared.request
@@ -146,7 +148,8 @@ class DebugBackend(Backend):
             ref = TrainJobRef(self.name, f"process-{os.getpid()}", name, uuid.uuid4().hex)
             folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_make_root(os.getpid())))
             created = datetime.fromisoformat(_utc_timestamp())
-            job = self._jobs[name] = _DebugJob(request, ref, prepared.attempt, created, folder)
+            owner_key = request.context.owner.key if request.context.owner else None
+            job = self._jobs[name] = _DebugJob(request, ref, prepared.attempt, created, folder, owner_key)
             job.append_event("Created", f"TrainJob {name} is created")
             checkpoint_env = checkpoint_location.build_variables(request, self.get_checkpoints_uri(request))
             job.outcome = _run_job(job, self, checkpoint_env)
@@ -273,11 +276,6 @@ def _remove_root(root: Path, pid: int) -> None:
 def _list_steps(request: TrainJobRequest) -> list[str]:
     steps = [f"{role}-initializer" for role, _ in request.initializer_sources()]
     return steps + ([_NODE] if request.work.trainer else [])
-
-
-def _matches(job: _DebugJob, name: str, owner_key: str | None) -> bool:
-    owner = job.request.context.owner
-    return job.ref.name == name or (owner_key is not None and owner is not None and owner.key == owner_key)
 
 
 def _to_existing_job(job: _DebugJob) -> ExistingJob:
@@ -459,8 +457,9 @@ def _job_environment(
     try:
         yield
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
         os.chdir(folder)
         sys.path[:] = path  # Each job adds its folder: thousands of them make each import slow.
         if signal.getsignal(signal.SIGTERM) is not handler:

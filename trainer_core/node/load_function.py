@@ -10,11 +10,12 @@ import atexit
 import base64
 import contextlib
 import hashlib
-import importlib
+import importlib.util
 import os
 import shutil
 import sys
 import tempfile
+import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -87,14 +88,18 @@ def _from_source(text: str, entry: str, folder: Path, origin: str) -> Callable[.
         project.folders.append(os.path.join(folder, package, ""))
         name, data = f"{package}.{file[:-3]}", b"\n" * (int(line) - 1) + data
     # Every process of the node writes the same bytes atomically.
-    files.write(folder / f"{name.replace('.', '/')}.py", data)
+    path = folder / f"{name.replace('.', '/')}.py"
+    files.write(path, data)
     if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-    # The debug backend may run the same code twice in one process; each run starts with fresh globals.
-    for loaded in (package, name):
-        sys.modules.pop(loaded, None)
-    importlib.invalidate_caches()
-    module = importlib.import_module(name)
+        sys.path.append(str(folder))  # For processes that the function spawns.
+    if file:
+        sys.modules[package] = types.ModuleType(package)
+        sys.modules[package].__path__ = [str(folder / package)]
+    # Not imported by its name: the finders would list each folder of the path again. Each run has fresh globals; the
+    # debug backend may run the same code twice in one process.
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
     if not callable(getattr(module, entry, None)):
         raise PayloadError(f"the packaged source defines no function {entry!r}")
     return getattr(module, entry)  # type: ignore[no-any-return]

@@ -71,6 +71,7 @@ class StatusServer:
         self._is_used = False
         self._before: dict[str, str | None] = {}
         self._socket: socket.socket | None = None
+        self._ended = threading.Event()
         self._server: threading.Thread
         self._reports: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._forwarder = threading.Thread(target=self._forward, daemon=True)
@@ -116,8 +117,7 @@ class StatusServer:
         self._server.start()
 
     def _stop(self, listener: socket.socket) -> None:
-        # In this order: the thread that it wakes ends at once.
-        self._socket = None
+        self._ended.set()
         with contextlib.suppress(OSError):  # The training, or the thread, has closed it.
             listener.shutdown(2)
         self._token_path.unlink(missing_ok=True)
@@ -154,7 +154,7 @@ class StatusServer:
                 connection.close()
                 del ends[connection]
 
-            while self._socket is not None:
+            while not self._ended.is_set():
                 ready = selector.select(max(0.0, min([bars, *ends.values()]) - time.monotonic()))
                 begun = time.thread_time()
                 for key, _ in ready:
@@ -165,8 +165,7 @@ class StatusServer:
                             key.data.send(key.fileobj.recv(_MAX_BODY))  # type: ignore[union-attr]
                         continue
                     if key.data is None:
-                        # It ends, or no descriptor is free, or the training has closed this one.
-                        time.sleep(_PAUSE if self._socket is not None else 0)
+                        self._ended.wait(_PAUSE)  # No descriptor is free, or the training has closed this one.
                     else:
                         close(key.fileobj)  # type: ignore[arg-type]
                 now = time.monotonic()
