@@ -204,7 +204,7 @@ def _add_task(
     _pass_request(spec, inputs, request)
     _check_constants(inputs)
     task = _build_component(component, spec)(backend=backend, **inputs)
-    if spec.task_config_passthroughs:
+    if spec.task_config_passthroughs and isinstance(backend, str):
         task.platform_config = _PlatformConfig(task.platform_config)
     return task
 

