@@ -148,7 +148,8 @@ def test_doctor_lists_the_backends_of_other_distributions(install, monkeypatch, 
     monkeypatch.setenv("TRAINJOB_HOME", str(folder))
     assert main(["doctor", "--output", "json"]) == 0
     checks = {each["what"]: each for each in json.loads(capsys.readouterr().out)["checks"]}
-    found = {name: (checks[f"backend {name}"]["state"], checks[f"backend {name}"]["found"]) for name in ("killing", "raising", "sound")}
+    shown = {name: checks[f"backend {name}"] for name in ("killing", "raising", "sound")}
+    found = {name: (check["state"], check["found"]) for name, check in shown.items()}
     raised = "the raising backend cannot be loaded: plugin_of_raising:Config of plugin_of_raising 1.0: RuntimeError: "
     assert found == {
         "killing": ("limited", "loading it ends Python with code 7"),
