@@ -45,8 +45,9 @@ class SearchInputs:
 
 def search(task: Task, *, jobs: JobInputs, inputs: SearchInputs) -> None:
     """Drive a search to its end; the component's docstring describes the inputs."""
+    # `search_task` has asked for the direction; what an earlier version compiled has none if it is the default.
     definition = SearchDefinition.parse(
-        inputs.search_space, inputs.objectives, inputs.trial_config, inputs.algorithm, inputs.stop
+        inputs.search_space, inputs.objectives, inputs.trial_config, inputs.algorithm, inputs.stop, is_stored=True
     )
     client = create_client(jobs.backend, jobs.backend_config)
     request, run = build_task_request(task, client, jobs, inputs.on_kill)

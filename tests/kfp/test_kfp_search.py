@@ -28,6 +28,9 @@ def wait(x=1.0, gate=""):
 def double(loss=1.0, job=""):
     return {"loss": 2 * loss}
 
+def grow(x=1.0, kind=""):
+    return {"fid_score": x * x}
+
 def fail(x=1.0):
     raise ValueError("no <data>")
 """
@@ -84,6 +87,13 @@ def test_the_outputs_are_those_of_the_best_trial(search, client):
     assert tuned.output("metric") == best[1]["x"] ** 2
     assert tuned.metadata("metrics") == {"loss": best[1]["x"] ** 2}
     assert tuned.metadata("model")["uri"] == f"s3://models/{best[1]['kind']}"
+
+
+def test_a_pipeline_that_was_compiled_without_the_default_direction_minimizes(search):
+    tuned = search("grow", objectives=[{"metric": "fid_score"}])
+    tuned.run()
+    with tuned.artifact("trials").open(newline="") as file:
+        assert tuned.output("metric") == min(float(row["fid_score"]) for row in csv.DictReader(file))
 
 
 def test_the_table_and_the_report_have_all_trials(search, client):

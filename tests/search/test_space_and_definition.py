@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -150,6 +151,18 @@ def test_a_direction_that_is_given_holds_and_is_kept(metric: str, direction: str
 
     assert definition.direction.value == direction
     assert SearchDefinition.from_dict(stored) == SearchDefinition.parse(**stored) == definition
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Objective("fid_score", direction=Direction.MINIMIZE),
+        Objective("fid_score", Direction.MINIMIZE),
+        replace(Objective("fid_score", direction="minimize"), goal=0.1),
+    ],
+)
+def test_the_default_direction_can_be_given(objective: Objective) -> None:
+    assert define(objectives=objective).direction is Direction.MINIMIZE
 
 
 def test_a_search_that_was_stored_without_a_direction_can_be_read() -> None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
+from functools import wraps
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -63,8 +64,6 @@ class Objective:
         if not self.metric.isprintable():
             raise ValueError(f"Objective metric must be one line of printable characters, got {redact(self.metric)}")
         validation.check_one_of("Objective direction", self.direction, [each.value for each in Direction])
-        # Whether it was given: as a text, or another one than the default.
-        object.__setattr__(self, "_is_directed", self.direction is not Direction.MINIMIZE)
         object.__setattr__(self, "direction", Direction(self.direction))
         validation.check_one_of("Objective value", self.value, _VALUES)
         if self.goal is not None:
@@ -85,6 +84,23 @@ class Objective:
     def reaches_goal(self, value: float) -> bool:
         """Return whether a value is the goal or better. False without a goal."""
         return self.goal is not None and not self.is_better(self.goal, value) and not math.isnan(value)
+
+
+def _note_direction(initialize: Callable[..., None]) -> Callable[..., None]:
+    """Note whether a direction is given: the one that is the default of the Kubeflow SDK may have been chosen, too.
+
+    `dataclasses.replace` gives every field, so that its objective counts as one with a direction.
+    """
+
+    @wraps(initialize)
+    def note(self: Objective, *args: Any, **kwargs: Any) -> None:
+        initialize(self, *args, **kwargs)
+        object.__setattr__(self, "_is_directed", len(args) > 1 or "direction" in kwargs)
+
+    return note
+
+
+Objective.__init__ = _note_direction(Objective.__init__)  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
