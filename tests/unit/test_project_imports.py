@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -101,3 +102,33 @@ def test_a_project_that_is_installed_as_editable_is_installed(tmp_path, monkeypa
     project_imports._list_installed_modules.cache_clear()
     assert problem.startswith("code: fit:2 imports fathoms, which does not travel and is neither installed here nor in")
     assert not list(find_import_problems({"code": code, "image": "trainer:1"}))
+
+
+def test_a_folder_that_this_user_cannot_read_has_no_modules(tmp_path, monkeypatch):
+    for name in ("secret/tides.py", "src/waves.py"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    (tmp_path / "site-packages").mkdir()
+    lines = [tmp_path / "secret", tmp_path / "nowhere", "/\0", tmp_path / "src"]
+    (tmp_path / "site-packages/_all.pth").write_text("\n".join(map(str, lines)))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site-packages")])
+    list_entries = Path.iterdir
+
+    def refuse(path):
+        if path == tmp_path / "secret":
+            raise PermissionError(path)
+        return list_entries(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    project_imports._list_installed_modules.cache_clear()
+
+    code = {"kind": "source", "entry": "fit", "text": "def fit():\n    import tides, waves\n"}
+    (problem,) = find_import_problems({"code": code})
+    project_imports._list_installed_modules.cache_clear()
+    assert "imports tides, which" in problem
+
+
+def test_what_is_installed_is_not_read_for_a_package_to_install(monkeypatch):
+    monkeypatch.setattr(project_imports, "_list_installed_modules", None)
+    code = {"kind": "source", "entry": "fit", "text": "def fit():\n    import absent_package\n"}
+    assert not list(find_import_problems({"code": code, "packages": ["absent-package"]}))

@@ -8,6 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.machinery import PathFinder
@@ -190,25 +191,32 @@ def _handles_import_error(handler: ast.ExceptHandler) -> bool:
 def _is_installed(module: str, packages: Sequence[str]) -> bool:
     if module in sys.stdlib_module_names or module in _ALWAYS_THERE or module == "__future__":
         return True
-    sites = [each for each in sys.path if each.endswith("-packages")]
-    if PathFinder.find_spec(module, sites) or module in _list_installed_modules():  # The second takes a second.
-        return True
     names = [_normalize(match[0]) for match in map(_REQUIREMENT_NAME.match, packages) if match]
     # A requirement without a name, such as a URL, may contain anything.
     texts = map(strip_options, packages)
     is_unnamed = any("://" in package and "@" not in package.partition("://")[0] for package in texts)
     wanted = _normalize(_DISTRIBUTIONS.get(module, module))
-    return is_unnamed or any(wanted in name for name in names)
+    if is_unnamed or any(wanted in name for name in names):
+        return True
+    sites = [each for each in sys.path if each.endswith("-packages")]
+    # The second takes a second.
+    return PathFinder.find_spec(module, sites) is not None or module in _list_installed_modules()
 
 
 @functools.cache
 def _list_installed_modules() -> frozenset[str]:
     """Return the modules of distributions, and those in the folders of projects that are installed as editable."""
+    return frozenset({*metadata.packages_distributions(), *_list_editable_modules()})
+
+
+def _list_editable_modules() -> Iterator[str]:
     links = (link for site in sys.path if site.endswith("-packages") for link in Path(site).glob("*.pth"))
-    lines = (line for link in links for line in link.read_text(errors="replace").splitlines())
-    folders = (Path(line) for line in lines if line.startswith("/") and Path(line).is_dir())
-    editable = {each.stem for folder in folders for each in folder.iterdir()}
-    return frozenset(metadata.packages_distributions()) | editable
+    for link in links:
+        # A line is also code, or the folder of another user: Python cannot import from there, either.
+        with suppress(OSError):
+            for line in link.read_text(errors="replace").splitlines():
+                with suppress(OSError, ValueError):
+                    yield from (each.stem for each in (Path(line).iterdir() if line.startswith("/") else ()))
 
 
 def _normalize(name: str) -> str:
