@@ -179,6 +179,43 @@ def test_an_extra_that_a_file_does_not_have_is_refused(read):
         read("requirements.txt[gpu]", requirements_txt="numpy\n")
 
 
+@pytest.mark.parametrize(
+    ("extra", "more"),
+    [
+        ("gpu", ["xformers==0.1", "scores @ https://e.org/s.zip ; os_name == 'nt'"]),
+        ("all", ["xformers==0.1", "scores @ https://e.org/s.zip ; os_name == 'nt'", "foo==1"]),
+        ("my-extra", ["foo==1"]),
+        (
+            "linux",
+            [
+                "xformers==0.1 ; (sys_platform == 'linux')",
+                "scores @ https://e.org/s.zip ; (os_name == 'nt') and (sys_platform == 'linux')",
+            ],
+        ),
+        ("cycle", ["bar"]),
+    ],
+)
+def test_an_extra_that_names_the_project_gives_what_its_other_extras_need(read, extra, more):
+    text = """
+[project]
+name = "acme-train"
+dependencies = ["numpy", "acme_train"]
+[project.optional-dependencies]
+gpu = ["xformers==0.1", "scores @ https://e.org/s.zip ; os_name == 'nt'"]
+My_Extra = ["foo==1"]
+all = ["Acme.Train[gpu, my.extra]>=1"]
+linux = ["acme-train[gpu]; sys_platform == 'linux'"]
+cycle = ["bar", "acme-train[cycle]", "acme-train[wheel]"]
+wheel = ["acme-train[cycle] ; os_name == 'nt'"]
+broken = ["acme-train[none]"]
+"""
+    found = read(f"pyproject.toml[{extra}]", pyproject_toml=text)
+    assert found == ["numpy", *more]
+    assert all(Requirement(each) for each in found)
+    with pytest.raises(ValueError, match=r"pyproject\.toml has no extra 'none'; it has gpu, my-extra"):
+        read("pyproject.toml[broken]", pyproject_toml=text)
+
+
 @pytest.mark.timeout(60)  # A search through all paths takes hours.
 def test_a_lock_file_with_many_paths_to_each_package_is_read_at_once(read):
     lines = ["version = 1"]

@@ -146,6 +146,7 @@ def _read_toml(path: Path) -> Mapping[str, Any]:
 
 
 def _read_file(path: Path, packages: Packages, extras: Sequence[str]) -> Iterator[str]:
+    extras = list(map(_normalize, extras))
     if path.name == "uv.lock":
         yield from sorted(_read_uv_lock(path, packages, extras))
     elif path.name == "pyproject.toml":
@@ -292,9 +293,11 @@ def _list_dependencies(data: Mapping[str, Any], path: Path) -> list[str]:
 def _read_pyproject(path: Path, extras: Sequence[str]) -> list[str]:
     """Return the dependencies of a project, of which no table of a tool says where they come from."""
     data = _read_toml(path)
-    optional = _get_table(data, "project", "optional-dependencies")
-    _check_extras(path, extras, optional)
-    dependencies = [*_list_dependencies(data, path), *(str(each) for extra in extras for each in optional[extra])]
+    table = _get_table(data, "project", "optional-dependencies")
+    optional = {_normalize(extra): needed for extra, needed in table.items()}
+    name = _normalize(str(_get_table(data, "project").get("name", "")))
+    itself = [f"{name}[{','.join(extras)}]"] if extras else []
+    dependencies = list(_expand([*_list_dependencies(data, path), *itself], name, optional, path))
     source = next(_find_sources(data, path, set(map(_get_name, dependencies))), None)
     if source is not None:
         raise ValueError(
@@ -302,6 +305,29 @@ def _read_pyproject(path: Path, extras: Sequence[str]) -> list[str]:
             "give the uv.lock, or a requirements.txt with hashes (uv export, poetry export)"
         )
     return dependencies
+
+
+def _expand(requirements: Sequence[str], name: str, optional: Mapping[str, Any], path: Path) -> Iterator[str]:
+    """Yield requirements, with those of the named extras in place of the project itself.
+
+    No index may be asked for the project: it would give what someone else has registered by this name.
+    """
+    seen: list[tuple[str, frozenset[str]]] = []
+    queue = [(each, frozenset[str]()) for each in reversed(requirements)]
+    while queue:
+        each, markers = queue.pop()
+        head, _, marker = each.partition(" ;" if "://" in each else ";")
+        joined = markers | {marker.strip()} if marker.strip() else markers
+        if _get_name(each) != name:
+            yield head.strip() + _format_markers([joined]) if markers else each
+            continue
+        found = re.search(r"\[(.*?)]", head.partition("@")[0])
+        for extra in reversed(list(map(_normalize, re.findall(r"[\w.-]+", found[1] if found else "")))):
+            _check_extras(path, [extra], optional)
+            # The same or a wider one has given it, also in a cycle.
+            if not any(extra == other and given <= joined for other, given in seen):
+                seen.append((extra, joined))
+                queue += [(str(needed), joined) for needed in reversed(optional[extra])]
 
 
 def _check_extras(path: Path, extras: Sequence[str], known: Mapping[str, Any]) -> None:
