@@ -31,6 +31,25 @@ client.wait(client.train(runtime="python", trainer=CustomTrainer(train)))
 print(sorted(name for name in sys.modules if name.startswith("trainer_core.tracking")))
 """
 
+WITH_A_SLOW_SERVER = """
+import socket, threading, time
+from trainer_core import MlflowServer
+from trainer_core.tracking.mlflow_api import get_submit_api
+
+def drip():
+    connection, _ = listener.accept()
+    is_connected.set()
+    while True:
+        connection.sendall(b"H")
+        time.sleep(0.05)
+
+listener, is_connected = socket.create_server(("127.0.0.1", 0)), threading.Event()
+api = get_submit_api(MlflowServer(f"http://127.0.0.1:{listener.getsockname()[1]}"))
+for target in (drip, api.list_experiment_ids):
+    threading.Thread(target=target, daemon=True).start()
+is_connected.wait()
+"""
+
 
 def finish_with_odd_values(**arguments: str):
     from trainer_core import progress
@@ -51,6 +70,10 @@ def submit(client, func, experiment, func_args=None, **tracking):
     options = [Tracking(experiment=experiment, **tracking)]
     trainer = CustomTrainer(func, func_args=func_args)
     return client.submit(client.build_request(runtime="python", trainer=trainer, options=options))
+
+
+def test_a_server_that_still_answers_does_not_hold_the_end_of_the_process():
+    subprocess.run([sys.executable, "-c", WITH_A_SLOW_SERVER], timeout=30, check=True)
 
 
 def test_hundreds_of_params_long_values_and_values_that_are_no_numbers_arrive(client, tracked, experiment, read_runs):

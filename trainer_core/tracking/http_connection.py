@@ -67,9 +67,11 @@ class HttpConnection:
         self._next = 0.0
 
     def close(self) -> None:
-        """Close the connection. The next request opens another one."""
-        with self._lock:
+        """Close the connection, unless a request uses it now. The next request opens another one."""
+        # At the exit of the process, a thread may wait for the server without an end, and nothing else needs the lock.
+        if self._lock.acquire(blocking=False):
             self._drop()
+            self._lock.release()
 
     def send(self, method: str, target: str, body: bytes | Path | None) -> tuple[int, bytes]:
         """Return the status and text of the answer; a path as the body sends the content of the file."""

@@ -133,7 +133,7 @@ class MlflowApi:
         self._experiments: dict[str, str] = {}
 
     def close(self) -> None:
-        """Close the connection. The next request opens another one."""
+        """Close the connection, unless a request uses it now. The next request opens another one."""
         self._connection.close()
 
     def get(self, path: str, **parameters: str | int) -> dict[str, Any]:
