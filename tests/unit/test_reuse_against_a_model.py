@@ -106,7 +106,9 @@ class Play:
         (model / "weights.bin").write_text(weights)
         os.utime(model / "weights.bin", ns=(10**18, 10**18))
         result = {"trained": trained, "artifacts": {"model": model.as_uri()}}
-        record = termination.parse_record(termination.encode_result(termination.result_record(result)))
+        record = termination.parse_record(
+            termination.encode_result(termination.add_stamps(termination.result_record(result)))
+        )
         at = datetime.now(timezone.utc).isoformat()
         fetched_uris = {"dataset": fetched.as_uri()}
         return build_complete_outcome(job.ref, record, started_at=at, finished_at=at, fetched=fetched_uris)

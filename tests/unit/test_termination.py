@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from trainer_core.node import env
+from trainer_core.node.artifact_stamps import find_change
 from trainer_core.node.termination import (
     encode_error,
     encode_result,
@@ -434,6 +435,15 @@ def test_the_whole_result_goes_where_the_user_asked_for(log, tmp_path, monkeypat
 
     assert json.loads((tmp_path / "out put" / "r.json").read_bytes()) == ["ü" * 9000]
     assert json.loads(log.read_bytes())["truncated"] is True
+
+
+def test_a_result_that_is_stored_with_the_model_does_not_change_it(log, tmp_path, monkeypatch):
+    model = tmp_path / "model"
+    model.mkdir()
+    monkeypatch.setenv(env.RESULT_URI, str(model / "result.json"))
+    report_result({"artifacts": {"model": model.as_uri()}})
+
+    assert find_change(model.as_uri(), json.loads(log.read_bytes())["stamps"]["model"], None) is None
 
 
 def test_a_relative_path_is_below_the_working_directory(log, tmp_path, monkeypatch):

@@ -51,14 +51,18 @@ _CUT = "[…] "
 
 
 def result_record(value: Any) -> dict[str, Any]:
-    """Describe a return value and its artifacts; what JSON cannot represent is null and named in a note."""
+    """Describe a return value; what JSON cannot represent is null and named in a note."""
     data, note = jsonable.to_json_data(value)
-    record = {"result": data, "note": note} if note else {"result": data}
-    if artifacts := jsonable.extract_artifacts(data):
+    return {"result": data, "note": note} if note else {"result": data}
+
+
+def add_stamps(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of a result with the stamps of its artifacts."""
+    if artifacts := jsonable.extract_artifacts(record["result"]):
         from . import artifact_stamps  # Only with artifacts.
 
-        stamps = artifact_stamps.read_stamps(artifacts)
-        record.update({"stamps": stamps} if stamps else {})
+        if stamps := artifact_stamps.read_stamps(artifacts):
+            return {**record, "stamps": stamps}
     return record
 
 
@@ -187,7 +191,8 @@ def report_record(record: dict[str, Any]) -> bool:
     if problem:
         _warn(problem)
         record["note"] = "; ".join(filter(None, (problem, record.get("note"))))
-    data = encode_result(record)
+    # Last: the result, and what the ranks share, may be stored in the folder of an artifact.
+    data = encode_result(add_stamps(record))
     return _report("result", lambda _, error: None if error else data, Path(env.setting(env.TERMINATION_LOG)))
 
 

@@ -130,7 +130,9 @@ def completes(result: Any = None) -> OutcomeScript:
     def build_outcome(job: RecordedJob) -> Outcome:
         value = result(job) if callable(result) else result
         at = _now()
-        record = termination.parse_record(termination.encode_result(termination.result_record(value)))
+        record = termination.parse_record(
+            termination.encode_result(termination.add_stamps(termination.result_record(value)))
+        )
         return build_complete_outcome(job.ref, record or {}, started_at=at, finished_at=at)
 
     return build_outcome
