@@ -101,6 +101,19 @@ def test_the_program_of_an_image_is_the_job(tmp_path):
     assert (tmp_path / "out" / "checkpoints" / "step-000000000003").exists()
 
 
+@pytest.mark.parametrize("nodes", ["PET_NNODES", "JAX_NUM_PROCESSES", "DMLC_NUM_WORKER"])
+def test_a_trainjob_that_another_tool_created_is_a_job(nodes, tmp_path, terminal):
+    of_trainer = {nodes: "1", "JOB_COMPLETION_INDEX": "0", "TRAINJOB_OUTPUT_PATH": str(tmp_path / "out")}
+
+    assert run(**of_trainer)[1].startswith("[trainjob:progress] ")
+    assert len(run(stdin=terminal, **of_trainer)) == 1
+
+
+@pytest.mark.parametrize("of_others", [{"PET_NNODES": "1", "TORCHELASTIC_RUN_ID": "a"}, {"JOB_COMPLETION_INDEX": "0"}])
+def test_torchrun_by_hand_and_a_job_of_kubernetes_are_no_job(of_others):
+    assert len(run(**of_others)) == 1
+
+
 def test_a_packaged_function_is_the_job_in_a_terminal_too(tmp_path, terminal):
     lines = run(stdin=terminal, TRAINJOB_PAYLOAD="/p", TRAINJOB_OUTPUT_PATH=str(tmp_path / "out"))
 
@@ -129,6 +142,21 @@ def test_data_is_where_a_variable_says_and_never_in_the_workspace_of_the_machine
 
     monkeypatch.setenv(name, "data")
     assert find() == Path("data")
+
+
+@pytest.mark.parametrize(("find", "name"), [(dataset_path, env.DATASET_PATH), (model_path, env.MODEL_PATH)])
+def test_the_data_of_a_trainjob_of_another_tool_is_found_where_it_exists(find, name, monkeypatch, tmp_path):
+    monkeypatch.setitem(env.DEFAULTS, name, str(tmp_path / "data"))
+    monkeypatch.setenv("PET_NNODES", "1")
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+    with pytest.raises(FileNotFoundError, match=f"set {name} to a folder"):
+        find()
+
+    (tmp_path / "data").mkdir()
+    assert find() == tmp_path / "data"
+    monkeypatch.delenv("JOB_COMPLETION_INDEX")
+    with pytest.raises(FileNotFoundError, match=f"set {name} to a folder"):
+        find()
 
 
 def test_progress_prints_nothing(capsys):

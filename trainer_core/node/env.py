@@ -40,6 +40,8 @@ LAUNCH = "TRAINJOB_LAUNCH"
 MARKS = "TRAINJOB_MARKS"
 #: Of Trainer's controller: it has created the container.
 _STATUS_URL = "KUBEFLOW_TRAINER_SERVER_URL"
+#: Of Trainer's controller, which sets the URL with its gate TrainJobStatus only: nodes of torch, JAX and XGBoost.
+_NODES_OF_TRAINER = ("PET_NNODES", "JAX_NUM_PROCESSES", "DMLC_NUM_WORKER")
 #: Marks every process of a job, so that all of them can be ended.
 UID = "TRAINJOB_UID"
 
@@ -102,7 +104,9 @@ def is_in_job() -> bool:
 
 
 def _is_in_container_of_job() -> bool:
-    return bool(os.environ.get(NAME) or os.environ.get(_STATUS_URL))
+    # A launcher that was started by hand has no index, and another Job with an index has none of the other variables.
+    is_of_trainer = os.environ.get("JOB_COMPLETION_INDEX") and any(map(os.environ.get, _NODES_OF_TRAINER))
+    return bool(os.environ.get(NAME) or os.environ.get(_STATUS_URL) or is_of_trainer)
 
 
 def setting(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from . import env
@@ -11,7 +12,8 @@ def dataset_path() -> Path:
     """Return the folder with the dataset that the initializer fetched, or that ``TRAINJOB_DATASET_PATH`` names.
 
     Raises:
-        FileNotFoundError: This process is no job, and the variable is not set.
+        FileNotFoundError: The variable is not set, and this process is no job, or one that another tool created without
+            such a folder.
 
     Example:
         ```python
@@ -27,7 +29,8 @@ def model_path() -> Path:
     """Return the folder with the pre-trained model that the initializer fetched, or that ``TRAINJOB_MODEL_PATH`` names.
 
     Raises:
-        FileNotFoundError: This process is no job, and the variable is not set.
+        FileNotFoundError: The variable is not set, and this process is no job, or one that another tool created without
+            such a folder.
 
     Example:
         ```python
@@ -58,9 +61,12 @@ def output_path() -> Path:
 
 
 def _get_folder(what: str, name: str) -> Path:
-    if not (path := env.setting(name)):
+    path = env.setting(name)
+    # A TrainJob that another tool created may have no initializer, or its data elsewhere.
+    is_certain = any(map(os.environ.get, (name, env.NAME, env.PAYLOAD)))
+    if not path or not (is_certain or os.path.exists(path)):
         raise FileNotFoundError(
-            f"{what}_path(): outside of a TrainJob no initializer fetches the {what}; set {name} to a folder, such as "
+            f"{what}_path(): no initializer has fetched the {what} here; set {name} to a folder, such as "
             f"{name}=./{what} python train.py"
         )
     return Path(path)
