@@ -314,6 +314,7 @@ def test_content_that_changes_while_it_is_fetched_is_a_retryable_error(source, t
     class Changing(LocalSource):
         def fetch_files(self, folder, snapshot, report):
             (source / "a.csv").write_text("9,9")
+            os.utime(source / "a.csv", ns=(1, 1))  # Written within a tick of the clock, it would have the same times.
             super().fetch_files(folder, snapshot, report)
 
     monkeypatch.setattr(local_files, "_HASHED_BYTES", hashed)

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from file_times import wait_for_next_time
 
 from trainer_core import CustomTrainer, LocalProcessBackendConfig, Reuse, TrainerClient
 from trainer_core.backends.local import local_versions
@@ -412,6 +413,7 @@ def test_large_data_is_the_same_only_where_nothing_has_written_it_again(client, 
     write(data, "1")
     first = submit(client, "monday", dataset=data.as_uri())
     assert submit(client, "tuesday", dataset=data.as_uri()) == first
+    wait_for_next_time(data, tmp_path / "probe")
     write(data, "2")
     second = submit(client, "wednesday", dataset=data.as_uri())
     (tmp_path / "copy").mkdir()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from file_times import wait_for_next_time
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from trainer_core import CustomTrainer, LocalProcessBackendConfig, Reuse, TrainerClient
@@ -85,6 +86,8 @@ class Play:
     def write_data(self, data: str) -> None:
         """Write data of the same size and time as any other."""
         self.data_file.parent.mkdir(exist_ok=True)
+        if self.data_file.exists():
+            wait_for_next_time(self.data_file, self.folder / "probe")
         self.data_file.write_text(data)
         os.utime(self.data_file, ns=(10**18, 10**18))
         self.writes += 1
