@@ -44,6 +44,7 @@ from trainer_core.model.request import Code, Owner, Project, TrainerRequest, Tra
 from trainer_core.search import driver as driver_module, sampling, tables, template as templates
 from trainer_core.search.driver import SearchDriver, SearchState
 from trainer_core.search.results import Metric, Result, SearchOutcome, Trial
+from trainer_core.search.snapshot import read_search
 
 SPACE = {"x": Search.uniform(-1, 1), "y": Search.randint(1, 9)}
 
@@ -471,6 +472,26 @@ def test_an_entry_of_a_search_that_was_deleted_is_no_trial_of_the_new_one(client
     assert [trial.status for trial in outcome.trials] == ["Complete"] * 3
     assert left.ref.name not in {trial.name for trial in outcome.trials}
     with open_search(client, trial_config=TrialConfig(3, 1)) as again:
+        assert again.step().outcome == outcome
+
+
+def test_a_search_of_an_earlier_release_whose_drivers_began_at_once_is_continued(client: TrainerClient) -> None:
+    with open_search(client) as old:
+        old.step()
+        finish(client, list_runs(client)[0].ref.name)
+        old.step()
+    for number, job in enumerate(list_runs(client)):
+        section = job.request.context.search
+        assert section is not None
+        section = section.model_copy(update={"started": section.started - number, "shares_start": False})
+        job.request = job.request.with_fields(search=section)
+    assert [trial.number for trial in read_search(client, "search/tune").trials] == [0, 1, 2]
+    with open_search(client) as driver:
+        outcome = run_to_end(client, driver).outcome
+    assert outcome is not None
+    assert [trial.status for trial in outcome.trials] == ["Complete"] * 6
+    assert [trial for trial, _ in list_trials(client)] == list(range(6))
+    with open_search(client) as again:
         assert again.step().outcome == outcome
 
 

@@ -510,6 +510,8 @@ class SearchEntry(_Part):
         until: Step of that rung.
         created: When it was created, in seconds since 1970.
         started: When entry 0 was created, in seconds since 1970.
+        shares_start: Whether `started` is the same in all such entries of the search, and in no other search. False in
+            entries of earlier releases, in which each of several drivers that began at once kept its own.
         seed: Seed of the algorithm.
         lag: How many trials back the parameters were chosen from. None: from those that had ended.
         definition: The search, as `SearchDefinition.to_dict` returns it.
@@ -530,6 +532,7 @@ class SearchEntry(_Part):
     until: float | None = None
     created: float = 0.0
     started: float = 0.0
+    shares_start: bool = False
     seed: str = ""
     lag: int | None = None
     definition: dict[str, Any]

@@ -434,7 +434,8 @@ class SearchDriver:
         if section.started != self.started and not self._entries:  # Another driver was the first.
             templates.check_same_search(request, self.template, self.definition)
             self._adopt(section)
-        if section.started != self.started:  # Of another search, which was deleted before this one began, or after it.
+        # Of another search, which was deleted before this one began, or after it.
+        if section.shares_start and section.started != self.started:
             self._check_exists()
             self._gaps.add(section.entry)
             return
@@ -456,7 +457,7 @@ class SearchDriver:
         if section.kind == "run":
             self._apply(entry, observation)
 
-    def _read_settings(self, sections: Iterable[SearchEntry]) -> None:
+    def _read_settings(self, sections: Sequence[SearchEntry]) -> None:
         """Read since when the limits hold, and what the first driver has decided for all."""
         newest = snapshot.find_limits(sections)
         self._limits_since = newest.limits_since if newest else time.time()
@@ -465,8 +466,8 @@ class SearchDriver:
         state = getattr(self.definition.algorithm, "random_state", None)
         self.seed = naming.hash_owner_key(self.owner.key) if state is None else str(state)
         self.started = 0.0
-        if newest is not None:
-            self._adopt(newest)
+        if sections:  # Of entries that differ in it, each driver takes the same one.
+            self._adopt(max(sections, key=lambda section: (section.shares_start, -section.entry)))
 
     def _adopt(self, section: SearchEntry) -> None:
         """Take over what the first driver has decided for all."""
@@ -615,6 +616,7 @@ class SearchDriver:
             entry=number,
             created=now,
             started=self.started,
+            shares_start=True,
             seed=self.seed,
             lag=self.definition.lag,
             definition=self.definition.to_dict(),

@@ -69,7 +69,7 @@ def select_jobs(key: str, jobs: Iterable[SearchJob], generation: str | None) -> 
     """Return the entries of a generation, by number.
 
     Of several searches only the one that began last counts: a process that was stopped for a while may create an entry
-    of a search that was deleted, beside those of a new one of its name.
+    of a search that was deleted, beside those of a new one of its name. Entries of earlier releases do not tell.
     """
     found = [
         (request.context.search, (ref, request, observation))
@@ -79,8 +79,9 @@ def select_jobs(key: str, jobs: Iterable[SearchJob], generation: str | None) -> 
         and request.context.owner
         and request.context.owner.generation == generation
     ]
-    began = max((section.started for section, _ in found), default=0.0)
-    return sorted((each for each in found if each[0].started == began), key=lambda each: each[0].entry)
+    began = max((section.started for section, _ in found if section.shares_start), default=0.0)
+    counted = (each for each in found if each[0].started == began or not each[0].shares_start)
+    return sorted(counted, key=lambda each: each[0].entry)
 
 
 def find_limits(entries: Iterable[SearchEntry]) -> SearchEntry | None:
