@@ -124,6 +124,21 @@ def test_a_ref_does_not_delete_another_job_of_the_same_name(client, replaced):
     assert client.get_job("job").uid != replaced.uid
 
 
+@pytest.mark.parametrize(("config", "warnings"), [(DebugBackendConfig(), 0), (LocalProcessBackendConfig(), 1)])
+def test_a_module_beside_the_function_is_missing_in_another_process(
+    tmp_path, monkeypatch, caplog, request, config, warnings
+):
+    monkeypatch.setenv("TRAINJOB_HOME", str(tmp_path / "home"))
+    (tmp_path / "beside.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    client = TrainerClient(config)
+    code = {**CODE, "text": "def train():\n    import beside\n"}
+    data = {**REQUEST.to_dict(), "trainer": {"kind": "custom", "code": code}}
+    ref = client.submit(TrainJobRequest.parse(data))
+    request.addfinalizer(lambda: client.delete_job(ref))
+    assert ["imports beside, which does not travel" in each for each in caplog.messages] == [True] * warnings
+
+
 def test_a_log_is_read_on_from_a_cursor(client, ref):
     first = client.tail_job_logs(ref, job_ended=True)
 

@@ -47,6 +47,9 @@ def test_what_travels_is_installed_or_in_the_standard_library_is_no_problem(miss
         ("from absent_package.sub import x", "absent_package, which does not travel and is neither"),
         ("try:\n    import absent_package\nexcept ImportError:\n    pass", None),
         ("try:\n    import absent_package\nexcept:\n    pass", None),
+        ("import contextlib\nwith contextlib.suppress(ImportError):\n    import absent_package", None),
+        ("with suppress(OSError, ModuleNotFoundError):\n    import absent_package", None),
+        ("with suppress(OSError):\n    import absent_package", "absent_package, which does not travel"),
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import absent_package", None),
     ],
 )
@@ -80,6 +83,15 @@ def test_the_packages_of_an_image_are_unknown(missing):
     assert missing(files, has_image=True) == [
         "code: pkg/train.py:3 imports pkg.local, which does not travel; check the ignore files"
     ]
+
+
+def test_a_job_of_the_debug_backend_has_the_files_that_travel_and_the_modules_of_this_process(tmp_path):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / ".gitignore").write_text("local.py\n")
+    (tmp_path / "pkg/train.py").write_text("import absent_package\nimport pkg.local" + MAIN)
+    code = serializer.package("pkg.train:main", project=read_project(tmp_path))
+    (problem,) = find_import_problems({"code": code}, "debug")
+    assert "imports pkg.local, which does not travel" in problem
 
 
 def test_a_definition_with_a_failing_import_is_a_problem(tmp_path):
@@ -132,3 +144,23 @@ def test_what_is_installed_is_not_read_for_a_package_to_install(monkeypatch):
     monkeypatch.setattr(project_imports, "_list_installed_modules", None)
     code = {"kind": "source", "entry": "fit", "text": "def fit():\n    import absent_package\n"}
     assert not list(find_import_problems({"code": code, "packages": ["absent-package"]}))
+
+
+def test_what_is_missing_depends_on_the_backend(tmp_path, monkeypatch):
+    for name in ("here/beside.py", "here/wandb_run/notes.txt", "path/inherited.py", "site-packages/installed.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.setattr(sys, "path", [*sys.path, *(str(tmp_path / name) for name in ("here", "path", "site-packages"))])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
+    text = "def fit():\n    import absent_package, beside, inherited, installed, wandb_run\n"
+    trainer = {"code": {"kind": "source", "entry": "fit", "text": text}}
+
+    def find(backend, **fields):
+        problems = find_import_problems({**trainer, **fields}, backend)
+        return [each.partition("imports ")[2].partition(",")[0] for each in problems]
+
+    assert find("debug") == []
+    assert find("local") == ["absent_package", "beside", "wandb_run"]
+    assert find("local", env={"PYTHONPATH": str(tmp_path / "here")}) == ["absent_package", "inherited"]
+    assert find("kubernetes") == find("container") == ["beside", "inherited"]
+    assert find("kubernetes", packages=["beside", "inherited==1"]) == []

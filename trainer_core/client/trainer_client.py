@@ -371,7 +371,7 @@ class TrainerClient:
             return
         self._checked.add(key)
         try:
-            for problem in find_import_problems(trainer.model_dump()):
+            for problem in find_import_problems(trainer.model_dump(), self.backend.name):
                 _log.warning("%s", problem)
         except Exception:  # noqa: BLE001 -- what is installed here may be in any state, and a warning must not cost the submit
             _log.debug("The imports of %s could not be checked", trainer.code.entry, exc_info=True)

@@ -87,11 +87,11 @@ def find_warnings(definition: Definition) -> Iterator[str]:
     """Yield what is wrong with a definition in some runs only."""
     yield from definition.warnings
     packages: dict[str, None] = {}
-    for request in request_builder.list_variants(definition.request or {}).values():
+    for backend, request in request_builder.list_variants(definition.request or {}).items():
         trainer = request.get("trainer") or {}
         packages.update(dict.fromkeys(trainer.get("packages") or ()))
         if not (trainer.get("code") or {}).get("project"):
-            yield from dict.fromkeys(find_import_problems(trainer))
+            yield from dict.fromkeys(find_import_problems(trainer, backend or "local"))
     ranges = [strip_options(each) for each in packages if not _is_exact(each)]
     if ranges:
         more = f" and {len(ranges) - _MAX_NAMED} more" if len(ranges) > _MAX_NAMED else ""
@@ -121,7 +121,7 @@ def _validate(definition: Definition) -> Iterator[str]:
                     messages[message] = None
         trainer = request.get("trainer") or {}
         if (trainer.get("code") or {}).get("project"):
-            messages.update(dict.fromkeys(find_import_problems(trainer)))
+            messages.update(dict.fromkeys(find_import_problems(trainer, backend or "local")))
         for message in _find_unknown_fields(request):
             messages[message] = None
     yield from messages

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
 import re
 import sys
 import warnings
@@ -56,18 +57,32 @@ class _Import:
     names: tuple[str, ...] = ()
 
 
-def find_import_problems(trainer: Mapping[str, Any]) -> Iterator[str]:
+def find_import_problems(trainer: Mapping[str, Any], backend: str = "local") -> Iterator[str]:
     """Yield the imports of the function of a request's trainer that will fail where it trains."""
-    code, has_image = trainer.get("code") or {}, bool(trainer.get("image"))
+    # The debug backend runs the function in this process, which may have any module, too.
+    code, has_image = trainer.get("code") or {}, bool(trainer.get("image")) or backend == "debug"
     if code.get("project") and not code["project"].get("archive"):
         return  # Its files are at a URI, and what the function finds there is unknown here.
+    python_path = None
+    if backend == "local":  # Its jobs inherit it.
+        python_path = str((trainer.get("env") or {}).get("PYTHONPATH", os.environ.get("PYTHONPATH", "")))
     # Without files, an image may have any module.
     if code.get("project") or (code.get("kind") == "source" and not has_image):
-        yield from find_missing_imports(code, trainer.get("packages", ()), has_image)
+        yield from find_missing_imports(code, trainer.get("packages", ()), has_image, python_path)
 
 
-def find_missing_imports(code: Mapping[str, Any], packages: Sequence[str], has_image: bool) -> Iterator[str]:
-    """Yield a line for each import that will fail, except in a ``try`` for ImportError and for type checkers."""
+def find_missing_imports(
+    code: Mapping[str, Any], packages: Sequence[str], has_image: bool, python_path: str | None = ""
+) -> Iterator[str]:
+    """Yield a line for each import that will fail, except those that are expected to, and those of type checkers.
+
+    Args:
+        code: The function.
+        packages: What the job installs.
+        has_image: It runs in an image of its own, whose modules are unknown.
+        python_path: PYTHONPATH of the job. None: it runs elsewhere, in the image of a runtime. That may have what is
+            not installed here, but not the files of this machine.
+    """
     files = code.get("project") or {}
     project = _Modules(read_files(files) if files else {}, files.get("roots", ()))
     waiting: list[_File] = []
@@ -89,11 +104,9 @@ def find_missing_imports(code: Mapping[str, Any], packages: Sequence[str], has_i
                     if found.path not in seen:
                         seen.add(found.path)
                         waiting.append(found)
-            elif not has_image and not _is_installed(top, packages):
-                yield (
-                    f"{what} {top}, which does not travel and is neither installed here nor in packages_to_install; "
-                    "add it to code or packages_to_install"
-                )
+            elif not has_image and not _is_given(top, packages) and _is_missing(top, python_path):
+                why = "" if python_path is None else " and is neither installed here nor in packages_to_install"
+                yield f"{what} {top}, which does not travel{why}; add it to code or packages_to_install"
 
 
 class _Modules:
@@ -162,15 +175,20 @@ def _walk(node: ast.AST, package: str) -> Iterator[_Import]:
         module = _to_absolute(node, package)
         if module:
             yield _Import(node.lineno, module, tuple(alias.name for alias in node.names))
-    elif isinstance(node, ast.Try) and any(_handles_import_error(handler) for handler in node.handlers):
-        for child in (*node.handlers, *node.orelse, *node.finalbody):
-            yield from _walk(child, package)
-    elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-        for child in node.orelse:
-            yield from _walk(child, package)
     else:
-        for child in ast.iter_child_nodes(node):
+        for child in _list_children(node):
             yield from _walk(child, package)
+
+
+def _list_children(node: ast.AST) -> Iterable[ast.AST]:
+    """Return the parts of a statement whose imports must not fail."""
+    if isinstance(node, ast.Try) and any(_handles_import_error(handler) for handler in node.handlers):
+        return [*node.handlers, *node.orelse, *node.finalbody]
+    if isinstance(node, ast.With) and any(_suppresses_import_error(item.context_expr) for item in node.items):
+        return []
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        return node.orelse
+    return ast.iter_child_nodes(node)
 
 
 def _to_absolute(node: ast.ImportFrom, package: str) -> str:
@@ -182,13 +200,21 @@ def _to_absolute(node: ast.ImportFrom, package: str) -> str:
 
 
 def _handles_import_error(handler: ast.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
-    names = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
+    return handler.type is None or _names_import_error(handler.type)
+
+
+def _suppresses_import_error(manager: ast.expr) -> bool:
+    is_call = isinstance(manager, ast.Call) and ast.unparse(manager.func).endswith("suppress")
+    return is_call and _names_import_error(manager)
+
+
+def _names_import_error(expression: ast.expr) -> bool:
+    names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
     return bool(names & {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 
 
-def _is_installed(module: str, packages: Sequence[str]) -> bool:
+def _is_given(module: str, packages: Sequence[str]) -> bool:
+    """Return whether each job has a module, or the packages that this one installs do."""
     if module in sys.stdlib_module_names or module in _ALWAYS_THERE or module == "__future__":
         return True
     names = [_normalize(match[0]) for match in map(_REQUIREMENT_NAME.match, packages) if match]
@@ -196,11 +222,23 @@ def _is_installed(module: str, packages: Sequence[str]) -> bool:
     texts = map(strip_options, packages)
     is_unnamed = any("://" in package and "@" not in package.partition("://")[0] for package in texts)
     wanted = _normalize(_DISTRIBUTIONS.get(module, module))
-    if is_unnamed or any(wanted in name for name in names):
-        return True
-    sites = [each for each in sys.path if each.endswith("-packages")]
-    # The second takes a second.
-    return PathFinder.find_spec(module, sites) is not None or module in _list_installed_modules()
+    return is_unnamed or any(wanted in name for name in names)
+
+
+def _is_missing(module: str, python_path: str | None) -> bool:
+    sites = _list_sites()
+    if python_path is not None:
+        places = [*sites, *filter(None, python_path.split(os.pathsep))]
+        # The second takes a second.
+        return not PathFinder.find_spec(module, places) and module not in _list_installed_modules()
+    others = [each for each in sys.path if each not in sites]
+    spec = None if PathFinder.find_spec(module, sites) else PathFinder.find_spec(module, others)
+    # A folder without __init__.py may be anything, such as what the package of this name has written.
+    return spec is not None and spec.origin is not None
+
+
+def _list_sites() -> list[str]:
+    return [each for each in sys.path if each.endswith("-packages")]
 
 
 @functools.cache
@@ -210,7 +248,7 @@ def _list_installed_modules() -> frozenset[str]:
 
 
 def _list_editable_modules() -> Iterator[str]:
-    links = (link for site in sys.path if site.endswith("-packages") for link in Path(site).glob("*.pth"))
+    links = (link for site in _list_sites() for link in Path(site).glob("*.pth"))
     for link in links:
         # A line is also code, or the folder of another user: Python cannot import from there, either.
         with suppress(OSError):
