@@ -8,12 +8,17 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from manual_backend import ManualBackend
 
-from trainer_core import TrainerClient
+from trainer_core import DebugBackendConfig, TrainerClient
+from trainer_core.client.runs import JobRuns
+from trainer_core.model.jobs import RestartCause, Restarts
+from trainer_core.model.request import TrainJobRequest
 
 RUN = ("--runtime", "python")
 
@@ -431,3 +436,51 @@ def test_finished_jobs_are_deleted_and_no_other_one(trainjob):
     assert trainjob("delete", "--finished").stdout == "ended deleted\n"
     assert [job["name"] for job in trainjob.json("list")] == ["running"]
     assert trainjob("delete").returncode == trainjob("delete", "running", "--finished").returncode == 2
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """A backend in memory, which the command uses."""
+    client = TrainerClient(DebugBackendConfig())
+    client.backend = ManualBackend()
+    client.runs = JobRuns(client.backend, None, client.get_job_request)
+    monkeypatch.setattr("trainer_core.cli.jobs._get_client", lambda context: client)
+
+    def submit(name):
+        trainer = {"kind": "container", "image": "train:1"}
+        client.submit(TrainJobRequest.parse({"name": name, "trainer": trainer, "runtime": {"name": "python"}}))
+        return client.backend
+
+    return submit
+
+
+def test_a_job_that_a_restart_policy_starts_again_is_not_deleted_until_its_next_attempt_exists(memory, trainjob):
+    for name in ("nightly", "other"):
+        memory(name).fail(name, retryable=True)
+    job = memory("hourly").jobs["nightly"]
+    job.outcome = replace(job.outcome, restarts=Restarts(following=RestartCause("NodeLost", delay=600)))
+    done = trainjob("delete", "--finished")
+
+    assert (done.stdout, "nightly is kept" in done.stderr) == ("other deleted\n", True)
+    memory("nightly-1")
+    assert trainjob("delete", "--finished").stdout == "nightly deleted\n"
+    assert trainjob("delete", "--finished").stdout == ""
+
+
+def test_a_job_that_is_deleted_or_replaced_after_the_list_is_not_deleted(memory, trainjob, monkeypatch):
+    for name in ("first", "gone", "again"):
+        memory(name).complete(name)
+    backend = memory("running")
+    listed = backend.list_jobs()
+
+    def change_after_the_list():
+        for name in ("gone", "again"):
+            del backend.jobs[name]
+        memory("again")
+        return listed
+
+    monkeypatch.setattr(backend, "list_jobs", change_after_the_list)
+    done = trainjob("delete", "--finished")
+
+    assert (done.returncode, done.stdout) == (0, "first deleted\n")
+    assert sorted(backend.jobs) == ["again", "running"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any
@@ -23,6 +23,7 @@ from trainer_core.cli.output import OutputFormat, OutputOption, format_time, pri
 from trainer_core.client import TrainerClient
 from trainer_core.frontend import job_table, pending_cancellations
 from trainer_core.k8s import kfp_runs
+from trainer_core.lifecycle.next_attempt import split_name
 from trainer_core.model.config import ClusterConfig
 from trainer_core.model.jobs import (
     COMPLETE,
@@ -414,10 +415,28 @@ def delete(
     if bool(names) == finished:
         raise InvalidRequestError("delete takes either the names of TrainJobs or --finished")
     client = _get_client(context)
-    ended = [job for job in client.list_jobs() if job.status in _ENDED] if finished else []
-    for ref in [*map(client.get_job_ref, names or [job.name for job in ended if SEARCH_LABEL not in job.labels])]:
+    for ref in _find_finished(client) if finished else [*map(client.get_job_ref, names or ())]:
         client.delete_job(ref)
         print(f"{ref.name} deleted")
+
+
+def _find_finished(client: TrainerClient) -> Iterator[TrainJobRef]:
+    """Yield the TrainJobs that have ended, without trials and without those that a RestartPolicy starts again."""
+    jobs = client.list_jobs()
+    attempts = [split_name(job.name) for job in jobs]
+    for job in jobs:
+        if job.status not in _ENDED or SEARCH_LABEL in job.labels:
+            continue
+        with suppress(JobNotFoundError):  # Another process has deleted it since.
+            ref = client.get_job_ref(job.name)  # Another TrainJob may have the name by now.
+            outcome = client.observe(ref).outcome
+            restarts = outcome and outcome.restarts
+            base, attempt = split_name(job.name)
+            is_last = not any(other == base and number > attempt for other, number in attempts)
+            if restarts and restarts.following and is_last:
+                print(f"trainjob: {job.name} is kept, as its RestartPolicy starts it again", file=sys.stderr)
+            elif outcome:
+                yield ref
 
 
 def _read_status(client: TrainerClient, name: str) -> tuple[TrainJobRef, str]:
