@@ -98,8 +98,9 @@ def test_a_job_of_one_partition_is_not_promoted_for_another_without_a_warning(cl
 
     client.promote(ref, model="sales", metric="accuracy", partition=key, registry=str(tmp_path))
 
-    assert len(caplog.messages) == warnings
-    assert all("'job' of partition 'emea' is promoted for partition 'us'" in each for each in caplog.messages)
+    said = [each for each in caplog.messages if "partition" in each]
+    assert len(said) == warnings
+    assert all("'job' of partition 'emea' is promoted for partition 'us'" in each for each in said)
 
 
 @pytest.mark.parametrize(("verb", "left"), [("cancel", 1), ("suspend", 1), ("resume", 1), ("delete_job", 0)])
