@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainer_core.node import artifact_stamps, s3_client
-from trainer_core.node.artifact_stamps import find_change, read_stamps
+from trainer_core.node.artifact_stamps import find_change, list_files, read_stamps
 
 FILES = {"weights.bin": "trained", "deep/config.json": "{}"}
 
@@ -144,6 +144,17 @@ def test_files_behind_links_belong_to_the_artifact_and_circles_end(tmp_path):
     before = stamp(artifact.uri)
     other.write("more.bin", "MORE")
     assert find_change(artifact.uri, before, None)
+
+
+def test_the_paths_of_many_files_are_made_relative_once_for_each_folder(tmp_path, monkeypatch):
+    names = [f"deep/{number:03}.csv" for number in range(100)]
+    (tmp_path / "deep").mkdir()
+    for name in names:
+        (tmp_path / name).touch()
+    relpath, calls = os.path.relpath, []
+    monkeypatch.setattr(os.path, "relpath", lambda *paths: calls.append(paths) or relpath(*paths))
+    assert list(list_files(tmp_path).items()) == [(name, str(tmp_path / name)) for name in names]
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize("uri", ["hf://team/digits", "gs://b/model", "file://host/model", "models/relative", "a:b:c"])

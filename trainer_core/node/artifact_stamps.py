@@ -77,19 +77,20 @@ def call_all(calls: Mapping[str, Callable[[], Any]], end: float) -> dict[str, An
     return {name: answers.get(name, TimeoutError(f"its storage has not answered in {seconds:.0f} s")) for name in calls}
 
 
-def list_files(path: Path) -> dict[str, Path]:
+def list_files(path: Path) -> dict[str, str]:
     """Return the files of a folder by relative path, also behind links, each folder once; or the file itself."""
     if not path.is_dir():
-        return {path.name: path}
+        return {path.name: str(path)}
     found, visited = {}, {os.path.realpath(path)}
     for folder, folders, names in os.walk(path, followlinks=True, onerror=_raise):
         # A link may lead to a parent folder.
         real = {name: os.path.realpath(os.path.join(folder, name)) for name in sorted(folders)}
         folders[:] = [name for name in real if real[name] not in visited]
         visited.update(real.values())
-        found.update(
-            {os.path.relpath(each, path): Path(each) for each in (os.path.join(folder, name) for name in names)}
-        )
+        # As text, and nothing is computed for each file: there may be tens of thousands.
+        relative, whole = os.path.relpath(folder, path), os.path.join(folder, "")
+        prefix = "" if relative == "." else f"{relative}/"
+        found.update({f"{prefix}{name}": f"{whole}{name}" for name in names})
     return dict(sorted(found.items()))
 
 
@@ -107,7 +108,7 @@ def _read(uri: str) -> _Stamp | None:
         return _Stamp("", 0.0)
     if not path.exists():
         return None
-    files = {name: (each, each.stat()) for name, each in list_files(path).items() if each.is_file()}
+    files = {name: (Path(each), os.stat(each)) for name, each in list_files(path).items() if os.path.isfile(each)}
     is_small = sum(state.st_size for _, state in files.values()) <= _HASHED_BYTES
     known = [
         (name, state.st_size, hashlib.sha256(each.read_bytes()).hexdigest() if is_small else state.st_mtime_ns)
