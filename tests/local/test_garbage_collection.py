@@ -72,17 +72,25 @@ def return_loss(loss):
     return {"loss": loss}
 
 
-def test_the_jobs_of_a_search_are_kept_until_it_has_ended(home, client):
+def test_the_jobs_of_a_search_are_kept_until_it_has_ended_and_only_its_best_trial_if_they_are_too_old(home, client):
     template = {"trainer": CustomTrainer(func=return_loss), "runtime": "python"}
-    name = client.optimize(template, search_space={"loss": [1, 2]}, options=[Name("tune")])
+    name = client.optimize(
+        template,
+        search_space={"loss": [3, 1, 2]},
+        trial_config={"num_trials": 3, "parallel_trials": 1},
+        algorithm="GridSearch",
+        options=[Name("tune")],
+    )
     with client.searches.find(name) as driver:
-        while not driver.step(create=False).must_create:  # The first trial runs to its end, and none follows.
+        while len(client.list_jobs()) < 3:
+            driver.wait(driver.step())
+        while not driver.step(create=False).must_create:  # The last trial runs to its end, and no record follows.
             driver.wait(driver.step(create=False))
-    trials = [job.name for job in client.list_jobs()]
-    assert [wait_for_supervisor_exit(home, trial) for trial in trials] == [True]
+        trials = [trial.name for trial in client.get_optimization_job(name).trials]
+    assert [wait_for_supervisor_exit(home, trial) for trial in trials] == [True] * 3
     assert gc.remove_old_jobs(StateFolder(home), keep=0, keep_days=30) == []
     age(home, *trials)
-    assert gc.remove_old_jobs(StateFolder(home), keep=0, keep_days=30) == []
+    assert set(gc.remove_old_jobs(StateFolder(home), keep=0, keep_days=30)) == {trials[0], trials[2]}
 
 
 def age(home, *jobs):

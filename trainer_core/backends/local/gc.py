@@ -47,8 +47,8 @@ class _Search(NamedTuple):
 
     #: Whether it has not ended.
     is_open: bool
-    #: The best trial of each generation whose record stays, and those that no entry has as ended yet.
-    spared: frozenset[str]
+    #: The best trial of each generation whose record stays, with True, and those that no entry has as ended yet.
+    spared: dict[str, bool]
 
 
 def _is_needed(
@@ -60,7 +60,10 @@ def _is_needed(
         return False
     if marker not in searches:
         searches[marker] = _read_search(state, marker, {path.name for path in beyond})
-    return folder.name in searches[marker].spared or (searches[marker].is_open and not is_old)
+    search = searches[marker]
+    if is_old:  # Those that no entry has as ended may be of a search that nobody continues.
+        return search.spared.get(folder.name, False)
+    return search.is_open or folder.name in search.spared
 
 
 def _read_search(state: StateFolder, marker: str, beyond: Collection[str]) -> _Search:
@@ -71,26 +74,28 @@ def _read_search(state: StateFolder, marker: str, beyond: Collection[str]) -> _S
                 request = read_json(folder.request)
                 entries = generations.setdefault(request["owner"].get("generation"), [])
                 entries.append((request["search"]["entry"], folder.path.name, request["search"]))
-    is_open, spared = False, set[str]()
+    is_open, spared = False, dict[str, bool]()
     for entries in generations.values():
         _, newest, section = max(entries)
         is_running = section.get("kind") != "record" or section.get("reason") == "stopped"
         is_open |= is_running
         spared.update(_list_spared(entries) if is_running or newest not in beyond else ())
-    return _Search(is_open, frozenset(spared))
+    return _Search(is_open, spared)
 
 
-def _list_spared(entries: list[tuple[int, str, dict[str, Any]]]) -> Iterator[str]:
-    """Yield the jobs of the best trial, and of those that no entry has as ended: one of them may be the best."""
+def _list_spared(entries: list[tuple[int, str, dict[str, Any]]]) -> Iterator[tuple[str, bool]]:
+    """Yield the job of the best trial, with True, and those that no entry has as ended: one of them may be the best."""
     lines = {line[0]: line for _, _, entry in sorted(entries) for line in entry.get("settled", ())}
-    yield from (name for _, name, entry in entries if entry.get("trial") is not None and entry["trial"] not in lines)
+    for _, name, entry in entries:
+        if entry.get("trial") is not None and entry["trial"] not in lines:
+            yield name, False
     objective = max(entries)[2]["definition"]["objectives"][0]
     choose = max if objective.get("direction") == "maximize" else min
     for state in ("Complete", "StoppedEarly"):
         # A line is (trial, state, value, rungs, parameters, job, …).
         found = [line for _, line in sorted(lines.items()) if line[1] == state and line[2] is not None]
         if found:
-            yield choose(found, key=lambda line: line[2])[5] or ""
+            yield choose(found, key=lambda line: line[2])[5] or "", True
             return
 
 
