@@ -590,15 +590,18 @@ def test_a_job_of_an_earlier_release_is_reused_if_its_artifact_was_not_written_a
     assert (submit(client, "tuesday", artifacts=artifacts) == first) == is_reused
 
 
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "long-training.md"
+
+
 def list_ignored_in_guide():
     """The names of variables in the guide, below the line that introduces them."""
-    guide = Path(__file__).parents[2] / "docs" / "guides" / "long-training.md"
-    (block,) = re.findall(r"inherited variables that do not count.*?```text\n(.*?)```", guide.read_text(), re.DOTALL)
+    (block,) = re.findall(r"inherited variables that do not count.*?```text\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     return block.split()
 
 
 def test_the_guide_lists_each_variable_that_does_not_count_by_its_whole_name():
     listed = list_ignored_in_guide()
+    assert f"those that begin with\n`{local_versions.IGNORED_PREFIX}`" in GUIDE.read_text()
     assert sorted(listed) == sorted(local_versions.IGNORED)
     assert all(re.fullmatch(r"\w+", name) for name in listed)
 
@@ -615,6 +618,6 @@ def test_a_variable_that_only_resembles_one_that_does_not_count_is_part_of_the_k
 
 def test_no_variable_that_does_not_count_is_part_of_the_key(read_local, monkeypatch):
     before = build_key(versions=read_local().parts)
-    for name in local_versions.IGNORED:
+    for name in [*local_versions.IGNORED, "AIRFLOW_CTX_GIT_SHA"]:
         monkeypatch.setenv(name, "1")
     assert build_key(versions=read_local().parts) == before

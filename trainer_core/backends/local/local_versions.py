@@ -22,6 +22,8 @@ from trainer_core.model.request import TrainJobRequest
 _OWN = "trainjob-workflows"
 #: Inherited environment variables that name a session, a task, a test or a tracking run, and no setting of a training.
 IGNORED = frozenset(Path(__file__).with_name("ignored_variables.txt").read_text(encoding="ascii").split())
+#: Of a task in Airflow, too: the setting `get_airflow_context_vars` adds any names behind it.
+IGNORED_PREFIX = "AIRFLOW_CTX_"
 
 
 def read_versions(request: TrainJobRequest, runtime: LocalRuntime) -> Versions:
@@ -49,7 +51,10 @@ def read_versions(request: TrainJobRequest, runtime: LocalRuntime) -> Versions:
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name not in job_env and name not in IGNORED and not is_secret_name(name)
+        if name not in job_env
+        and name not in IGNORED
+        and not name.startswith(IGNORED_PREFIX)
+        and not is_secret_name(name)
     }
     python = [platform.python_implementation(), platform.python_version(), platform.machine()]
     parts = {"python": python, "packages": packages, "runtime": asdict(runtime), "environment": environment}
