@@ -247,6 +247,20 @@ def test_a_device_is_not_a_dataset(tmp_path):
         fetch_to_cache(LocalSource(Path("/dev/zero")), tmp_path / "cache", LogProgress("dataset"))
 
 
+def test_a_file_that_the_uri_names_is_fetched_whatever_the_patterns(source, tmp_path):
+    file = source / "weights.bin"
+    file.write_bytes(b"weights")
+    folder, _ = fetch_to_cache(LocalSource(file, ("*.bin",)), tmp_path / "cache", LogProgress("model"))
+    assert (folder / "weights.bin").read_bytes() == b"weights"
+
+
+def test_a_folder_of_which_no_file_is_selected_is_refused(source, tmp_path):
+    with pytest.raises(
+        FetchError, match=r"none of its [0-9]+ files is selected; check storage_uri and ignore_patterns"
+    ):
+        fetch_to_cache(LocalSource(source, ("*",)), tmp_path / "cache", LogProgress("model"))
+
+
 def test_complete_files_are_not_copied_again(source, tmp_path):
     class Interrupted(LocalSource):
         def _copy_file(self, source, target):

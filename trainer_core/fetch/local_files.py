@@ -121,10 +121,18 @@ class LocalSource(Source):
     def _list_paths(self) -> list[str]:
         from trainer_core.node.artifact_stamps import list_files  # Each front end loads this module.
 
+        if not self._path.is_dir():
+            return [self._path.name]  # Named by the URI itself, whatever the patterns.
         try:
-            return [path for path in list_files(self._path) if not is_ignored(path, self._ignore)]
+            paths = list_files(self._path)
         except OSError as error:
             _raise_unreadable(error)
+        selected = [path for path in paths if not is_ignored(path, self._ignore)]
+        if not selected:
+            raise FetchError(
+                f"{self._path}: none of its {len(paths)} files is selected; check storage_uri and ignore_patterns"
+            )
+        return selected
 
 
 def _raise_unreadable(error: OSError) -> NoReturn:
