@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 
 import pytest
 from fake_cluster import Cluster
@@ -20,7 +21,7 @@ from trainer_core import (
 from trainer_core.base.errors import TrackingError
 from trainer_core.cli import app
 from trainer_core.model.jobs import KFP_RUN_LABEL
-from trainer_core.tracking import tags
+from trainer_core.tracking import mlflow_api, submission, tags
 from trainer_core.tracking.mlflow_api import MlflowApi
 from trainer_core.tracking.run import find_abandoned_outcome
 
@@ -114,6 +115,38 @@ def test_the_run_of_a_job_that_was_submitted_while_the_server_was_away_is_create
     (run,) = read_runs()
     assert (run["name"], run["status"], run["metrics"]) == (ended.name, "FINISHED", {"accuracy": 0.9, "loss": 0.5})
     assert run["tags"][tags.UID] == ended.uid
+
+
+def test_a_run_that_was_created_late_and_that_a_person_deleted_is_not_brought_back(
+    client, relay, experiment, read_runs, ask, monkeypatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", relay.uri)
+    relay.respond = lambda path: (503, {}, b"{}")
+    ref = submit(client, fit, experiment)
+    relay.respond = lambda path: None
+    client.wait(ref)
+    ask("delete", run=read_runs()[0]["id"])
+
+    assert end_run(client, ref) == []
+    assert read_runs() == []
+
+
+def test_of_many_jobs_that_are_deleted_one_waits_for_a_server_that_hangs(client, relay, experiment, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", relay.uri)
+    relay.respond = lambda path: (503, {}, b"{}")
+    refs = [submit(client, train_for_ever, experiment) for _ in range(3)]
+    client.flush_tracking(60)
+    monkeypatch.setattr(mlflow_api, "_REPORT_TIMEOUT", 0.5)
+    monkeypatch.setattr(submission, "_unreachable_until", {})
+    relay.seen.clear()
+    ended = threading.Event()
+    relay.respond = lambda path: ended.wait(300) and (503, {}, b"{}")
+    for ref in refs:
+        client.delete_job(ref)
+    asked = len(relay.seen)
+    ended.set()
+
+    assert (asked, client.list_jobs()) == (1, [])
 
 
 def test_a_job_is_reported_before_it_is_deleted(client, tracked, experiment, read_runs):

@@ -29,7 +29,7 @@ class Api:
     """
 
     def __init__(self, other=None, is_slow=False):
-        self.runs, self.other, self.is_slow = {}, other, is_slow
+        self.runs, self.deleted, self.other, self.is_slow = {}, {}, other, is_slow
 
     def get_experiment_id(self, name):
         return "7"
@@ -40,21 +40,23 @@ class Api:
             self.runs[self.other] = dict(fields)
         return "m"
 
-    def search_runs(self, experiments, condition):
+    def search_runs(self, experiments, condition, view="ACTIVE_ONLY"):
         assert experiments == ["7"]
-        found = [] if self.is_slow else list(self.runs.items())
+        stages = {"active": self.runs, **({"deleted": self.deleted} if view == "ALL" else {})}
         return [
             MlflowRun.model_validate(
                 {
-                    "info": {"run_id": name, "experiment_id": "7", "status": "RUNNING", "lifecycle_stage": "active"},
+                    "info": {"run_id": name, "experiment_id": "7", "status": "RUNNING", "lifecycle_stage": stage},
                     "data": {"tags": [{"key": key, "value": value} for key, value in fields.items()], "metrics": []},
                 }
             )
-            for name, fields in found
+            for stage, runs in stages.items()
+            for name, fields in runs.items()
+            if not self.is_slow
         ]
 
     def delete_run(self, name):
-        del self.runs[name]
+        self.deleted[name] = self.runs.pop(name)
 
     def log_batch(self, run_id, params=None, tags=None):
         self.runs[run_id] |= tags or {}
@@ -86,6 +88,14 @@ def test_the_run_of_another_job_of_the_same_work_is_not_taken(create):
     create(api)
     api.runs["a"] = {**api.runs.pop("m"), tags.UID: "uid-0"}
     assert create(api) == "m"
+
+
+def test_a_run_that_a_person_deleted_is_not_brought_back(create):
+    api = Api()
+    api.delete_run(create(api))
+    with pytest.raises(TrackingError, match="run m was deleted; it is left alone"):
+        create(api)
+    assert api.runs == {}
 
 
 def test_a_new_run_that_is_not_found_yet_is_looked_for_again_later(create):

@@ -22,7 +22,7 @@ from trainer_core import (
     TrackingError,
     TrainerClient,
 )
-from trainer_core.base.errors import BackendUnavailableError
+from trainer_core.base.errors import BackendUnavailableError, InvalidRequestError
 from trainer_core.model.jobs import TrainJobRef
 from trainer_core.model.logs import LogChunk
 from trainer_core.model.request import Owner
@@ -752,6 +752,22 @@ def test_a_tracking_uri_that_is_not_supported_is_named_once(uri, caplog, monkeyp
 
     (warning,) = caplog.messages
     assert f"{uri.partition(':')[0]!r} is not supported, so nothing is tracked" in warning
+
+
+def test_a_server_that_goes_away_while_a_submit_is_refused_is_no_error_of_the_run(
+    client, relay, experiment, monkeypatch, caplog
+):
+    def refuse(request):
+        raise InvalidRequestError("refused")
+
+    relay.respond = lambda path: BUSY if "runs/delete" in path else None
+    monkeypatch.setattr(client.backend, "create", refuse)
+    with pytest.raises(InvalidRequestError, match="refused"):
+        client.submit(build(client, succeed, experiment, uri=relay.uri))
+    client.flush_tracking(60)
+
+    assert any("runs/delete" in path for _, path, _ in relay.seen)
+    assert caplog.messages == []
 
 
 def test_a_tag_of_this_project_is_refused():

@@ -149,16 +149,17 @@ class JobRuns:
             yield
             return
         from trainer_core.tracking.run import build_deleted_outcome
+        from trainer_core.tracking.submission import finish_unless_silent
 
         reporter, outcome = self.create_reporter(ref), None
         try:
             outcome = self._backend.observe(ref).outcome
-            reporter.finish(outcome)
+            finish_unless_silent(reporter, outcome)
         except TrainerError:  # Its deletion says what is wrong, if anything is.
             pass
         yield
         if outcome is None:
-            reporter.finish(build_deleted_outcome(ref))
+            finish_unless_silent(reporter, build_deleted_outcome(ref))
 
     def get_progress_sender(self, ref: TrainJobRef) -> Callable[[Mapping[str, Any], LogChunk], None]:
         """Return a function that sends the progress in a job's log to its run, if it has one.

@@ -103,6 +103,10 @@ class MlflowRun(BaseModel):
         return {each.key: (each.step, each.timestamp, each.value) for each in self.data.metrics}
 
     @property
+    def is_deleted(self) -> bool:
+        return self.info.lifecycle_stage == "deleted"
+
+    @property
     def is_active(self) -> bool:
         return self.info.status in ("RUNNING", "SCHEDULED")
 
@@ -172,13 +176,16 @@ class MlflowApi:
         call = partial(self.get, "metrics/get-history", run_id=run_id, metric_key=key)
         return self.list_all(call, "metrics", _Metric)
 
-    def search_runs(self, experiment_ids: Sequence[str], filter_string: str) -> list[MlflowRun]:
-        """Return the runs that match a filter and are not deleted, oldest first."""
+    def search_runs(
+        self, experiment_ids: Sequence[str], filter_string: str, view: str = "ACTIVE_ONLY"
+    ) -> list[MlflowRun]:
+        """Return the runs that match a filter, oldest first; the view ``ALL`` has deleted runs, too."""
         call = partial(
             self.post,
             "runs/search",
             experiment_ids=list(experiment_ids),
             filter=filter_string,
+            run_view_type=view,
             order_by=["attributes.start_time ASC"],
         )
         return self.list_all(call, "runs", MlflowRun)

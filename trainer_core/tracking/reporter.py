@@ -36,7 +36,7 @@ from trainer_core.model.request import TrainJobRequest
 from trainer_core.model.resource_use import parse_resource_report
 from trainer_core.tracking import tags
 from trainer_core.tracking.http_connection import UnreachableError
-from trainer_core.tracking.mlflow_api import MAX_BATCH, MlflowRun, get_report_api
+from trainer_core.tracking.mlflow_api import MAX_BATCH, MlflowRun, SuppressCodes, get_report_api
 from trainer_core.tracking.run import (
     DELETED,
     Point,
@@ -107,6 +107,7 @@ class RunReporter:
     Attributes:
         status: Last observed status of the job. The waiting process sets it.
         has_given_up: Whether no further points are sent before the job ends.
+        problem: Why its run is not complete; None if nothing was wrong.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class RunReporter:
     ) -> None:
         self.status: str | None = None
         self.has_given_up = False
+        self.problem: TrainerError | str | None = None
         self._backend = backend
         self._ref = ref
         self._configured = configured
@@ -178,7 +180,7 @@ class RunReporter:
             answers = self._answers
             thread.join(_FINISH_SECONDS)
         if thread.is_alive():
-            self._warn("it takes too long")
+            self.warn(TrackingError("it takes too long", transient=True))
 
     @property
     def _answers(self) -> int:
@@ -210,7 +212,7 @@ class RunReporter:
                 break
             time.sleep(pause)
             pause *= 2
-        self._warn(reason)
+        self.warn(reason)
 
     def complete(self, outcome: Outcome, run: RunWriter) -> None:
         """Report how the job ended and everything that is left, unless another process has done so."""
@@ -297,7 +299,7 @@ class RunReporter:
         """Send no further points. The end of the job is reported with all of them."""
         self.has_given_up = True
         if reason is not None:
-            self._warn(reason)
+            self.warn(reason)
 
     @property
     def lacks_run(self) -> bool:
@@ -379,7 +381,9 @@ class RunReporter:
         for name, value in report.get("metrics", {}).items():
             yield name, value, timestamp, self._step
 
-    def _warn(self, reason: TrainerError | str) -> None:
+    def warn(self, reason: TrainerError | str) -> None:
+        """Log once for the job why its run is not complete."""
+        self.problem = reason
         warn_incomplete(self._backend, self.job, reason, self._run.id if self._run else None)
 
 
@@ -655,7 +659,9 @@ def _end_late_run(backend: Backend, server: MlflowServer, redact: Callable[[str]
         outcome = backend.observe(ref).outcome
     except TrainerError:  # It was deleted meanwhile, or cannot be read.
         return None
-    writer = reporter.find_run() if outcome is not None else None
+    writer = None
+    with SuppressCodes(DELETED):  # A person deleted it.
+        writer = reporter.find_run() if outcome is not None else None
     if outcome is None or writer is None or writer.tags.get(tags.REPORTED) == ref.uid:
         return None
     return _end(reporter, writer, outcome, server)

@@ -91,8 +91,8 @@ class RunWriter:
 
     def load(self) -> None:
         run = self.api.get_run(self.id)
-        if run.info.lifecycle_stage == "deleted":
-            raise TrackingError(f"run {self.id} was deleted; it is left alone", code=DELETED)
+        if run.is_deleted:
+            raise _build_deletion(self.id)
         self.experiment_id = run.info.experiment_id
         is_first = self._status is None
         self.tags, self._latest, self._status = run.tags, run.latest, run.info.status
@@ -306,10 +306,17 @@ def _to_milliseconds(timestamp: str | None) -> int:
     return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)
 
 
+def _build_deletion(run_id: str) -> TrackingError:
+    return TrackingError(f"run {run_id} was deleted; it is left alone", code=DELETED)
+
+
 def create_late_run(api: MlflowApi, backend: Backend, request: TrainJobRequest, ref: TrainJobRef) -> str:
     """Return the run of a job that was created while the server was away; create it if necessary.
 
     Several processes may do so at the same time: each takes the run with the smallest id, and deletes its own.
+
+    Raises:
+        TrackingError: A person deleted the run: another one would bring it back.
     """
     tracking = request.policy.tracking or TrackingRequest()
     experiment = api.get_experiment_id(tracking.experiment or DEFAULT_EXPERIMENT)
@@ -317,17 +324,21 @@ def create_late_run(api: MlflowApi, backend: Backend, request: TrainJobRequest, 
     job_tags = tags.build_job_tags(ref, backend.get_place(ref))
     condition = f"tags.`{tags.KEY}` = '{identity[tags.KEY]}'"
 
-    def list_runs() -> list[MlflowRun]:
-        runs = api.search_runs([experiment], condition)
-        return sorted((run for run in runs if run.tags.get(tags.UID) == ref.uid), key=lambda run: run.id)
+    def list_runs() -> tuple[list[MlflowRun], list[MlflowRun]]:
+        """Return the runs of this job by id: those that exist, and those that were deleted."""
+        runs = api.search_runs([experiment], condition, "ALL")
+        own = sorted((run for run in runs if run.tags.get(tags.UID) == ref.uid), key=lambda run: run.id)
+        return [run for run in own if not run.is_deleted], [run for run in own if run.is_deleted]
 
-    found = list_runs()
+    found, deleted = list_runs()
+    if deleted and not found:
+        raise _build_deletion(deleted[0].id)
     if not found:
         run_tags = tags.build_run_tags(request, backend, identity)
         own = api.create_run(
             experiment, str(run_tags[tags.RUN_NAME]), {**run_tags, **job_tags}, int(time.time() * 1000)
         )
-        found = list_runs()
+        found, _ = list_runs()
         if not found:
             raise TrackingError(f"run {own} of TrainJob {ref.name!r} is not found yet", transient=True)
         if found[0].id != own:
@@ -349,8 +360,8 @@ def bind_run(
         return []
     runs = api.search_runs([tracking.experiment_id], f"tags.`{tags.KEY}` = '{tags.build_key(request)}'")
     own = next((run for run in runs if run.id == tracking.run_id), None) or api.get_run(tracking.run_id)
-    if own.info.lifecycle_stage == "deleted":
-        raise TrackingError(f"run {own.id} was deleted; it is left alone", code=DELETED)
+    if own.is_deleted:
+        raise _build_deletion(own.id)
     ended = []
     for run in runs:
         is_open = run.tags.get(tags.REPORTED) == "" or run.is_active or run.tags.get(tags.PENDING)

@@ -11,17 +11,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pydantic import SecretStr
 
 from trainer_core.backends.base import Backend
 from trainer_core.base.errors import InvalidRequestError, TrackingError, TrainerError
-from trainer_core.model.jobs import TrainJobRef
+from trainer_core.model.jobs import Outcome, TrainJobRef
 from trainer_core.model.request import TrackingRequest, TrainJobRequest
 from trainer_core.tracking import tags
 from trainer_core.tracking.mlflow_api import MlflowApi, get_report_api, get_submit_api
-from trainer_core.tracking.reporter import bind, forget_warnings, get_run_sender, warn_incomplete
+from trainer_core.tracking.reporter import RunReporter, bind, forget_warnings, get_run_sender, warn_incomplete
 from trainer_core.tracking.run import DEFAULT_EXPERIMENT
 from trainer_core.tracking.server import MlflowServer, choose_server
 
@@ -134,7 +135,11 @@ class Submission:
     def discard(self) -> None:
         """Delete the runs of a submit that was refused, without waiting for it."""
         if self._created:
-            get_run_sender().bind("", lambda: self._delete_runs(keep=None))
+            get_run_sender().bind("", self._discard)
+
+    def _discard(self) -> None:
+        with suppress(TrackingError):  # The error of the submit is raised, and nobody waits for these runs.
+            self._delete_runs(keep=None)
 
     def _delete_runs(self, keep: str | None) -> None:
         """Delete the runs that this submit created, except the one that the job has."""
@@ -144,7 +149,7 @@ class Submission:
 
     def _create_run(self, server: MlflowServer, request: TrainJobRequest, attempt: int) -> dict[str, Any]:
         if did_not_answer(server):
-            raise TrackingError(f"MLflow server {server.uri} did not answer recently", transient=True)
+            raise _build_silence(server)
         found: list[dict[str, Any] | Exception] = []
 
         def create() -> None:
@@ -211,6 +216,23 @@ def note_unreachable(server: MlflowServer, error: TrackingError) -> None:
     """Let no submit wait for a server for a while, if the error is that it did not answer."""
     if error.transient:
         _unreachable_until[server.uri] = time.monotonic() + _PAUSE_SECONDS
+
+
+def finish_unless_silent(reporter: RunReporter, outcome: Outcome | None) -> None:
+    """Report how a job ended: for the many jobs that a process deletes, a server that hangs is waited for once."""
+    server = None
+    with suppress(TrainerError):  # Of the backend; `finish` tries again.
+        server = reporter.find_server()
+    if server is not None and did_not_answer(server):
+        reporter.warn(_build_silence(server))
+        return
+    reporter.finish(outcome)
+    if server is not None and isinstance(reporter.problem, TrackingError):
+        note_unreachable(server, reporter.problem)
+
+
+def _build_silence(server: MlflowServer) -> TrackingError:
+    return TrackingError(f"MLflow server {server.uri} did not answer recently", transient=True)
 
 
 def _build_client_env(tracking: TrackingRequest, request: TrainJobRequest, attempt: int) -> dict[str, str]:
