@@ -41,6 +41,7 @@ from trainer_core.client.runs import JobRuns
 from trainer_core.definition.trainers import CustomTrainer
 from trainer_core.model.jobs import Category, Outcome, Progress, TrainJobRef
 from trainer_core.model.request import Code, Owner, Project, TrainerRequest, TrainJobRequest, Work
+from trainer_core.packaging import code_location
 from trainer_core.search import driver as driver_module, sampling, tables, template as templates
 from trainer_core.search.driver import SearchDriver, SearchState
 from trainer_core.search.results import Metric, Result, SearchOutcome, Trial
@@ -804,9 +805,26 @@ def test_the_files_of_a_project_are_packed_once(client: TrainerClient, tmp_path:
     assert projects != {None}
 
 
+@pytest.fixture
+def objects(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder to which the files of large projects go."""
+    folder = tmp_path_factory.mktemp("objects")
+    monkeypatch.setattr(
+        ManualBackend, "resolve_request", lambda _, request: code_location.resolve(request, folder.as_uri(), ("file",))
+    )
+    return folder
+
+
+@pytest.mark.parametrize("limit", [400_000, 0], ids=["small", "large"])
 def test_files_beside_the_code_may_change_while_a_search_is_extended_and_modules_may_not(
-    client: TrainerClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    client: TrainerClient,
+    tmp_path: Path,
+    objects: Path,
+    limit: int,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(code_location, "_MAX_ARCHIVE_BESIDE_PLACE", limit)
     (tmp_path / "project_train.py").write_text("def train(x):\n    return {'loss': x}\n")
     definition = tmp_path / "tune.yaml"
 
@@ -832,6 +850,31 @@ def test_files_beside_the_code_may_change_while_a_search_is_extended_and_modules
     with pytest.raises(ConflictError, match=message):
         start(3)
     assert len({job.request.project for job in list_runs(client)}) == 1
+    assert len(list(objects.iterdir())) == (limit == 0)
+
+
+def test_files_of_a_search_that_are_gone_are_named_when_others_are_given(
+    client: TrainerClient,
+    tmp_path: Path,
+    objects: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(code_location, "_MAX_ARCHIVE_BESIDE_PLACE", 0)
+    (tmp_path / "project_train.py").write_text("def train(x):\n    return {'loss': x}\n")
+
+    def start() -> None:
+        trainer = CustomTrainer("project_train:train", code=str(tmp_path))
+        template = {"trainer": trainer, "runtime": "python"}
+        client.optimize(template, search_space={"x": Search.uniform(0, 1)}, options=[Name("tune")])
+
+    start()
+    (tmp_path / "notes.md").write_text("one")
+    for path in objects.iterdir():
+        path.unlink()
+    with pytest.raises(ConflictError, match="exists with another definition"):
+        start()
+    assert f"The files that the search began with, {objects.as_uri()}/" in caplog.text
 
 
 def test_projects_that_fill_a_cluster_are_refused_with_both_sizes() -> None:
@@ -840,6 +883,7 @@ def test_projects_that_fill_a_cluster_are_refused_with_both_sizes() -> None:
     templates.check_project_size(request, 60)
     with pytest.raises(InvalidRequestError, match=r"have 800 kB, and 70 trials would store 56 MB"):
         templates.check_project_size(request, 70)
+    templates.check_project_size(request.with_project(uri="s3://code/of-all.json.zlib"), 70)
 
 
 def test_a_driver_that_waits_in_vain_leaves_the_trials_alone(client: TrainerClient) -> None:

@@ -16,6 +16,7 @@ the same search make one search: the entries have numbers, and one process can c
 
 from __future__ import annotations
 
+import base64
 import logging
 import math
 import threading
@@ -47,6 +48,8 @@ from trainer_core.model.jobs import (
     TrainJobRef,
 )
 from trainer_core.model.request import Context, Owner, SearchEntry, TrackingRequest, TrainJobRequest
+from trainer_core.node.project import ProjectError
+from trainer_core.packaging import code_location
 from trainer_core.search import decisions, sampling, snapshot, template as templates
 from trainer_core.search.decisions import EntryView, Record, SearchTable, Start, Stop, TrialView
 from trainer_core.search.definition import SearchDefinition
@@ -190,7 +193,7 @@ class SearchDriver:
         if definition is None or template is None:
             definition, template = _read_definition(owner, own, newest)
         elif newest is not None:
-            template = templates.keep_project(_get_name(owner), newest, template)
+            template = templates.keep_project(_get_name(owner), _fetch_project(newest, template), template)
         template = client.backend.resolve_request(templates.strip_template(template))
         if isinstance(client.config, ClusterConfig):
             templates.check_project_size(template, definition.trial_config.num_trials)
@@ -764,3 +767,18 @@ def _read_newest(client: TrialClient, entries: Sequence[tuple[SearchEntry, snaps
         return request
     code = client.backend.get_code(ref)  # A cluster has the files in the arguments of the job only.
     return request.with_project(archive=code.project.archive) if code and code.project else request
+
+
+def _fetch_project(trial: TrainJobRequest, template: TrainJobRequest) -> TrainJobRequest:
+    """Return the request of a trial with the files of its project from their URI, if a template has other ones."""
+    begun, now = trial.project, template.project
+    if begun is None or begun.uri is None or now is None or begun.digest == now.digest:
+        return trial
+    try:
+        data = code_location.fetch(begun.uri, begun.digest)
+    except (OSError, ProjectError) as error:
+        _log.warning(
+            "The files that the search began with, %s, cannot be compared with those of now: %s", begun.uri, error
+        )
+        return trial
+    return trial.with_project(archive=base64.b64encode(data).decode("ascii"))

@@ -187,7 +187,7 @@ def check_continuable(request: TrainJobRequest) -> None:
 
 def check_project_size(request: TrainJobRequest, trials: int) -> None:
     """Raise if the files of a function's project, which each trial of a cluster carries, are too large together."""
-    size = len(request.project.archive) if request.project else 0
+    size = len(request.project.archive) if request.project and not request.project.uri else 0
     if size * trials > _MAX_PROJECTS:
         raise InvalidRequestError(
             f"the files of the function's project have {format_size(size)}, and {trials} trials would store "
