@@ -794,6 +794,7 @@ def test_required_tracking_without_a_server_is_refused(client, monkeypatch, expe
 
 def test_a_run_that_a_person_deleted_is_left_alone(client, tracked, experiment, read_runs, ask, caplog):
     ref = client.submit(build(client, succeed, experiment))
+    client.flush_tracking(60)
     ask("delete", run=read_runs()[0]["id"])
 
     assert client.wait(ref).succeeded
