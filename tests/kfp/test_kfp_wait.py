@@ -30,7 +30,7 @@ def ref(submit):
     return submit(definitions.train_a_little, {"epochs": 2, "learning_rate": 0.1})
 
 
-def test_the_outcome_becomes_the_outputs_of_the_task(task, ref):
+def test_the_outcome_becomes_the_outputs_of_the_task(task, ref, client):
     waiting = task("wait", job=ref.to_dict(), metric_name="accuracy")
 
     finished = waiting.run()
@@ -38,6 +38,7 @@ def test_the_outcome_becomes_the_outputs_of_the_task(task, ref):
     assert finished.returncode == 0, finished.stderr
     assert (waiting.output("status"), waiting.output("metric")) == ("Complete", 0.9)
     assert waiting.artifact("model").read_text() == "weights"
+    outcome = client.get_job_outcome(ref)
     assert waiting.metadata("model") == {
         "job": "waited-for",
         "backend": "local",
@@ -46,6 +47,8 @@ def test_the_outcome_becomes_the_outputs_of_the_task(task, ref):
         "accuracy": 0.9,
         "loss": 0.25,
         "uri": waiting.metadata("model")["uri"],
+        "stamp": outcome.stamps["model"],
+        "finished_at": outcome.finished_at,
     }
 
 
