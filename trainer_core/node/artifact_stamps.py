@@ -1,4 +1,4 @@
-"""Stamps of artifacts: say whether an artifact is still the one that a training left. Standard library only."""
+"""Stamps of artifacts, by which a changed artifact is recognised. Standard library only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Load the training function from its payload.
 
-Source is written to a file and imported by name, so that tracebacks and `inspect` show it, and so that child processes
-(DataLoader workers, `torch.multiprocessing`) can import objects that were pickled by name.
+Source is written to a file below a folder of the import path and loaded from there, so that tracebacks and `inspect`
+show it, and so that child processes (DataLoader workers, `torch.multiprocessing`) can import objects that were pickled
+by name.
 """
 
 from __future__ import annotations

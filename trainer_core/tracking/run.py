@@ -208,7 +208,7 @@ class RunWriter:
         finished = _to_milliseconds(outcome.finished_at)
         keys = {name: self._keys[_shorten(name)] for name in outcome.metrics}
         last: dict[str, float | str] = {keys[name]: value for name, value in outcome.metrics.items()}
-        # The curve stays; its last point says that the model does not have the last value of it.
+        # The curve stays; NaN as its last point: the last value of the curve is not that of the model.
         last |= {
             key: "NaN"
             for name, key in self._keys.items()
