@@ -100,12 +100,6 @@ from .definition.trainers import (
     BuiltinTrainer as BuiltinTrainer,
     CustomTrainer as CustomTrainer,
     CustomTrainerContainer as CustomTrainerContainer,
-    DataFormat as DataFormat,
-    DataType as DataType,
-    LoraConfig as LoraConfig,
-    Loss as Loss,
-    TorchTuneConfig as TorchTuneConfig,
-    TorchTuneInstructDataset as TorchTuneInstructDataset,
 )
 from .model.config import (
     ContainerBackendConfig as ContainerBackendConfig,
@@ -135,6 +129,14 @@ from .model.runtimes import (
     RuntimeKind as RuntimeKind,
     RuntimeTrainer as RuntimeTrainer,
     TrainerType as TrainerType,
+)
+from .model.torchtune import (
+    DataFormat as DataFormat,
+    DataType as DataType,
+    LoraConfig as LoraConfig,
+    Loss as Loss,
+    TorchTuneConfig as TorchTuneConfig,
+    TorchTuneInstructDataset as TorchTuneInstructDataset,
 )
 from .node.checkpoints import (
     checkpoint_path as checkpoint_path,

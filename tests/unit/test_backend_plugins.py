@@ -17,6 +17,8 @@ from trainer_core.model.backend_names import (
     GROUP,
     OWN_BACKENDS,
     OWN_EXTENSIONS,
+    OWN_RECIPES,
+    RECIPES_GROUP,
     find_plugins,
     list_backends,
     load_class,
@@ -74,6 +76,8 @@ def test_the_names_of_this_project_are_its_entry_points():
     assert own == OWN_BACKENDS
     own = {point.name: point.value for point in DISTRIBUTION.entry_points.select(group=EXTENSIONS_GROUP)}
     assert own == OWN_EXTENSIONS
+    points = DISTRIBUTION.entry_points.select(group=RECIPES_GROUP)
+    assert {point.name: point.value for point in points} == OWN_RECIPES
     assert {load_class(name, value, Extension, None).__name__ for name, value in own.items()} == {
         "PyTorchJob",
         "RunaiFields",

@@ -28,7 +28,8 @@ from trainer_core.definition.options import (
     TrainingRuntimeSpecPatch,
     Workspace,
 )
-from trainer_core.definition.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer, TorchTuneConfig
+from trainer_core.definition.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer
+from trainer_core.model.torchtune import TorchTuneConfig
 
 MANAGER = "trainer.kubeflow.org/kubeflow-sdk"
 OPTIONS = [

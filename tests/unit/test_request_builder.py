@@ -46,16 +46,11 @@ from trainer_core.definition.options import (
     Workspace,
 )
 from trainer_core.definition.request_builder import parse_options
-from trainer_core.definition.trainers import (
-    BuiltinTrainer,
-    CustomTrainer,
-    CustomTrainerContainer,
-    LoraConfig,
-    TorchTuneConfig,
-)
+from trainer_core.definition.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer
 from trainer_core.model.backend_names import OWN_BACKENDS
 from trainer_core.model.request import Owner, TrainJobRequest
 from trainer_core.model.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
+from trainer_core.model.torchtune import LoraConfig, TorchTuneConfig
 
 LOCAL = backend_class("local")
 

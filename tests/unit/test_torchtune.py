@@ -18,12 +18,12 @@ LOSS = "torchtune.modules.loss.CEWithChunkedOutputLoss"
 
 
 def test_an_empty_config_adds_no_arguments():
-    assert torchtune.recipe_arguments({}) == []
+    assert torchtune.TorchTuneConfig.to_args({}) == []
 
 
 def test_settings_become_arguments_in_a_fixed_order():
     config = {"loss": LOSS, "epochs": 3, "batch_size": 2, "dtype": "bf16"}
-    assert torchtune.recipe_arguments(config) == ["dtype=bf16", "batch_size=2", "epochs=3", f"loss={LOSS}"]
+    assert torchtune.TorchTuneConfig.to_args(config) == ["dtype=bf16", "batch_size=2", "epochs=3", f"loss={LOSS}"]
 
 
 @pytest.mark.parametrize(
@@ -36,17 +36,17 @@ def test_settings_become_arguments_in_a_fixed_order():
     ],
 )
 def test_a_path_in_a_dataset_is_passed_to_the_recipe(uri, argument):
-    assert torchtune.recipe_arguments({}, uri) == [argument]
+    assert torchtune.TorchTuneConfig.to_args({}, uri) == [argument]
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket/data", None])
 def test_other_dataset_uris_add_no_arguments(uri):
-    assert torchtune.recipe_arguments({}, uri) == []
+    assert torchtune.TorchTuneConfig.to_args({}, uri) == []
 
 
 def test_lora_settings_become_arguments_of_the_model():
     config = {"lora_attn_modules": ["q_proj", "v_proj"], "lora_rank": 8, "quantize_base": True, "use_dora": False}
-    assert torchtune.recipe_arguments({"peft_config": config}) == [
+    assert torchtune.TorchTuneConfig.to_args({"peft_config": config}) == [
         "model.lora_rank=8",
         "model.quantize_base=True",
         "model.use_dora=False",
@@ -56,7 +56,7 @@ def test_lora_settings_become_arguments_of_the_model():
 
 def test_dataset_settings_become_arguments_of_the_dataset():
     config = {"source": "json", "split": "train[:90%]", "train_on_input": False, "column_map": {"input": "it's"}}
-    assert torchtune.recipe_arguments({"dataset_preprocess_config": config}) == [
+    assert torchtune.TorchTuneConfig.to_args({"dataset_preprocess_config": config}) == [
         "dataset=torchtune.datasets.instruct_dataset",
         "dataset.source=json",
         "dataset.split=train[:90%]",

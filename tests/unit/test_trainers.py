@@ -254,7 +254,7 @@ def test_a_container_trainer_requires_an_image():
 
 @pytest.mark.parametrize("config", [3, {"epochs": 1}, None])
 def test_a_builtin_trainer_requires_the_settings_of_a_recipe(config):
-    with pytest.raises(ValueError, match="config must be a TorchTuneConfig"):
+    with pytest.raises(ValueError, match="config must be the settings of a recipe, such as a TorchTuneConfig"):
         BuiltinTrainer(config)
 
 

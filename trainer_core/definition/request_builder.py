@@ -10,7 +10,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -237,9 +236,7 @@ def _flatten_trainer(trainer: Trainer | None, overrides: dict[str, Any], folder:
     elif isinstance(trainer, CustomTrainerContainer):
         data = {"kind": "container", **_flatten_nodes(trainer)}
     elif isinstance(trainer, BuiltinTrainer):
-        config = _to_json_data(asdict(trainer.config))
-        nodes = {name: config.pop(name, None) for name in ("num_nodes", "resources_per_node")}
-        return {"kind": "builtin", "config": config, **_remove_empty({**nodes, **overrides})}
+        return {**trainer.config.to_trainer(), **_remove_empty(overrides)}
     else:
         raise ValueError(
             "trainer must be CustomTrainer, CustomTrainerContainer, BuiltinTrainer or a dict of their fields, "
@@ -327,16 +324,6 @@ def _read_job_spec(job_spec: dict[str, Any]) -> dict[str, Any]:
             f"an option set {validation.list_names(unknown)}, for which a request has no field; use RuntimePatch"
         )
     return data
-
-
-def _to_json_data(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {str(key): _to_json_data(item) for key, item in value.items() if item is not None}
-    if isinstance(value, (list, tuple)):
-        return [_to_json_data(item) for item in value]
-    return value
 
 
 def _parse_option(data: Any) -> Any:

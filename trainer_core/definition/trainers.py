@@ -10,14 +10,8 @@ from typing import Any, Literal
 
 from trainer_core.base import resources, validation
 from trainer_core.base.secrets import SecretRef, parse_secret, redact
-from trainer_core.model.torchtune import (
-    DataFormat,
-    DataType,
-    LoraConfig,
-    Loss,
-    TorchTuneConfig,
-    TorchTuneInstructDataset,
-)
+from trainer_core.model.backend_names import DEFAULT_RECIPE
+from trainer_core.model.recipe import Recipe, find_recipe, is_recipe
 from trainer_core.packaging.project import CodePaths, check_code
 from trainer_core.packaging.requirements_file import is_requirements_file
 
@@ -25,12 +19,6 @@ __all__ = [
     "BuiltinTrainer",
     "CustomTrainer",
     "CustomTrainerContainer",
-    "DataFormat",
-    "DataType",
-    "LoraConfig",
-    "Loss",
-    "TorchTuneConfig",
-    "TorchTuneInstructDataset",
     "trainer_from_dict",
 ]
 
@@ -183,19 +171,23 @@ class BuiltinTrainer:
         ```
     """
 
-    config: TorchTuneConfig
+    config: Recipe
 
     def __post_init__(self) -> None:
-        if not isinstance(self.config, TorchTuneConfig):
-            raise ValueError(f"BuiltinTrainer config must be a TorchTuneConfig, got {type(self.config).__name__}")
+        if not isinstance(self.config, Recipe):
+            raise ValueError(
+                "BuiltinTrainer config must be the settings of a recipe, such as a TorchTuneConfig, got "
+                f"{type(self.config).__name__}"
+            )
 
 
 def trainer_from_dict(data: Mapping[str, Any]) -> CustomTrainer | CustomTrainerContainer | BuiltinTrainer:
     """Build a trainer from plain data, as in a YAML file.
 
     Args:
-        data: Fields of a CustomTrainer (with ``func``), a BuiltinTrainer (with ``config``) or a CustomTrainerContainer
-            (with ``image``). A secret in ``env`` is written ``{"name": …, "key": …}``.
+        data: Fields of a CustomTrainer (with ``func``), a BuiltinTrainer (the name of a recipe with its settings:
+            ``{"torchtune": {"epochs": 1}}``; torchtune's alone with ``config``) or a CustomTrainerContainer (with
+            ``image``). A secret in ``env`` is written ``{"name": …, "key": …}``.
 
     Raises:
         ValueError: None of the three, an unknown field, or an invalid value.
@@ -206,11 +198,17 @@ def trainer_from_dict(data: Mapping[str, Any]) -> CustomTrainer | CustomTrainerC
         return CustomTrainer(**validation.known_fields(CustomTrainer, data))
     if "config" in data:
         config = validation.known_fields(BuiltinTrainer, data)["config"]
-        return BuiltinTrainer(TorchTuneConfig.from_dict(config) if isinstance(config, Mapping) else config)
+        return BuiltinTrainer(find_recipe(DEFAULT_RECIPE).from_dict(config) if isinstance(config, Mapping) else config)
     if "image" in data:
         return CustomTrainerContainer(**validation.known_fields(CustomTrainerContainer, data))
+    name = next(iter(data), "")
+    if len(data) == 1 and is_recipe(name):
+        return BuiltinTrainer(find_recipe(name).from_dict(data[name]))
     fields = validation.list_names(data) or "no field"
-    raise ValueError(f"trainer must have func (a function), config (a recipe) or image (a container); got {fields}")
+    raise ValueError(
+        "trainer must have func (a function), image (a container) or the name of a recipe, such as torchtune; got "
+        f"{fields}"
+    )
 
 
 def _check_nodes(trainer: CustomTrainer | CustomTrainerContainer) -> None:

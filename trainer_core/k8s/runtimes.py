@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from trainer_core.base import resources
 from trainer_core.k8s import labels, resources as k8s_resources
+from trainer_core.model.backend_names import OWN_RECIPES
 from trainer_core.model.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
 
 #: Label with the framework of a runtime.
@@ -42,8 +43,8 @@ RESERVED_ENV: Mapping[str, tuple[str, ...]] = {
     "xgboost": ("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER"),
 }
 
-_COMMANDS = {"torch": ("torchrun",), "torchtune": ("tune", "run")}
 _MPIRUN = ("mpirun", "--hostfile", "/etc/mpi/hostfile")
+_TORCHRUN = ("torchrun",)
 _PYTHON = ("python3",)
 _MIG_PREFIX = "nvidia.com/mig-"
 _UNKNOWN = ("Unknown", "Unknown")
@@ -78,9 +79,8 @@ def parse_runtime(raw: Mapping[str, Any]) -> Runtime:
     container = find_trainer_container(raw) or {}
     device, device_count = get_device(container)
     framework = get_framework(raw)
-    is_builtin = framework == "torchtune"
     trainer = RuntimeTrainer(
-        trainer_type=TrainerType.BUILTIN_TRAINER if is_builtin else TrainerType.CUSTOM_TRAINER,
+        trainer_type=TrainerType.BUILTIN_TRAINER if get_program(framework) else TrainerType.CUSTOM_TRAINER,
         framework=framework,
         image=container.get("image", ""),
         num_nodes=get_num_nodes(raw),
@@ -93,7 +93,19 @@ def parse_runtime(raw: Mapping[str, Any]) -> Runtime:
 
 def get_command(framework: str, policy: str | None) -> tuple[str, ...]:
     """Return the command with which a framework starts training code."""
-    return _MPIRUN if policy == "mpi" else _COMMANDS.get(framework, _PYTHON)
+    if policy == "mpi":
+        return _MPIRUN
+    return get_program(framework) or (_TORCHRUN if policy == "torch" else _PYTHON)
+
+
+def get_program(framework: str) -> tuple[str, ...]:
+    """Return the program of a recipe, which the runtimes of a framework run instead of functions; empty for others."""
+    if framework not in OWN_RECIPES:
+        return ()
+    from trainer_core.model.recipe import find_recipe  # Only for these runtimes.
+
+    recipe = find_recipe(framework)
+    return () if recipe.runs_functions else recipe.command
 
 
 def get_name(raw: Mapping[str, Any]) -> str:

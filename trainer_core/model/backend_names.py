@@ -34,6 +34,13 @@ OWN_EXTENSIONS = {
     "runai": "trainer_core.backends.runai.extension:RunaiFields",
 }
 
+#: The same for recipes: the name of the library, and the class of its settings.
+RECIPES_GROUP = "trainjob.recipes"
+#: The recipe of a request that names none.
+DEFAULT_RECIPE = "torchtune"
+OWN_RECIPES = {"torchtune": "trainer_core.model.torchtune:TorchTuneConfig"}
+_OWN = {GROUP: OWN_BACKENDS, EXTENSIONS_GROUP: OWN_EXTENSIONS, RECIPES_GROUP: OWN_RECIPES}
+
 
 @cache
 def find_plugins(group: str = GROUP) -> dict[str, EntryPoint]:
@@ -45,8 +52,7 @@ def find_plugins(group: str = GROUP) -> dict[str, EntryPoint]:
         with suppress(Exception):  # Metadata that cannot be read must not hide the backends of others.
             for point in distribution.entry_points.select(group=group):
                 found.setdefault(point.name, point)
-    own = OWN_BACKENDS if group == GROUP else OWN_EXTENSIONS
-    return {name: point for name, point in found.items() if name not in own}
+    return {name: point for name, point in found.items() if name not in _OWN[group]}
 
 
 def is_backend(name: object) -> bool:
@@ -90,8 +96,9 @@ def load_class(name: str, reference: str, base: type[_T], attribute: str | None,
         point = find_plugins(group).get(name) or find_plugins().get(name)
         if point is None:
             raise
+        what = "recipe" if group == RECIPES_GROUP else "backend"
         raise BackendUnavailableError(
-            f"the {name} backend cannot be loaded: {shorten(reference, 100)} of {_describe_distribution(point)}: "
+            f"the {name} {what} cannot be loaded: {shorten(reference, 100)} of {_describe_distribution(point)}: "
             f"{type(error).__name__}: {shorten(str(error), 200)}; update that distribution, or uninstall it"
         ) from error
     return found

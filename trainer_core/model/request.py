@@ -40,6 +40,7 @@ from trainer_core.base.secrets import SecretRef, redact
 from trainer_core.base.text import shorten
 from trainer_core.model import func_args
 from trainer_core.model.backend_names import (
+    DEFAULT_RECIPE,
     EXTENSIONS_GROUP,
     OWN_BACKENDS,
     get_extension_reference,
@@ -273,7 +274,8 @@ class TrainerRequest(_Part):
         num_proc_per_node: Processes per node. None to derive it from the resources.
         resources_per_node: Kubernetes quantities by resource name (``spec.trainer.resourcesPerNode``).
         env: Environment variables: strings, or references to secrets.
-        config: Fields of the recipe of a builtin trainer.
+        config: Settings of the recipe of a builtin trainer.
+        recipe: Name of the recipe. None for torchtune.
         result_uri: Absolute path or ``file://`` URI to which the result is written as JSON, of any size.
         code_uri: Where the files of the function's project go if they are too large for the arguments of the job. None
             for the place of the backend.
@@ -291,6 +293,7 @@ class TrainerRequest(_Part):
     resources_per_node: Quantities | None = None
     env: dict[str, EnvValue] = Field(default_factory=dict)
     config: dict[str, Any] | None = None
+    recipe: str | None = None
     result_uri: str | None = None
     code_uri: Annotated[str | None, NOT_COMPARED] = None
 
@@ -317,6 +320,11 @@ class TrainerRequest(_Part):
         if not part:
             raise ValueError(f"a {self.kind} trainer needs its {name}")
         return self
+
+    @property
+    def program(self) -> str | None:
+        """The framework whose runtimes have the program of a builtin trainer; None for functions and images."""
+        return (self.recipe or DEFAULT_RECIPE) if self.kind == "builtin" else None
 
     @property
     def literal_env(self) -> dict[str, str]:

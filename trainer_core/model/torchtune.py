@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from trainer_core.base import resources, validation
 from trainer_core.base.secrets import redact
+from trainer_core.model.recipe import Recipe
 from trainer_core.node import env
 
 __all__ = [
@@ -20,7 +21,6 @@ __all__ = [
     "Loss",
     "TorchTuneConfig",
     "TorchTuneInstructDataset",
-    "recipe_arguments",
 ]
 
 _E = TypeVar("_E", bound=Enum)
@@ -129,7 +129,7 @@ class TorchTuneInstructDataset:
 
 
 @dataclass
-class TorchTuneConfig:
+class TorchTuneConfig(Recipe):
     """Settings of the torchtune recipe. A field that is None keeps the default of the recipe.
 
     Args:
@@ -151,6 +151,9 @@ class TorchTuneConfig:
         ```
     """
 
+    framework = "torchtune"
+    command = ("tune", "run")
+
     dtype: DataType | None = None
     batch_size: int | None = None
     epochs: int | None = None
@@ -171,35 +174,59 @@ class TorchTuneConfig:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TorchTuneConfig:
-        """Build the settings from plain data, as in a request or a YAML file.
-
-        Raises:
-            ValueError: An unknown field, or an invalid value.
-        """
+        """Build the settings from plain data: see `Recipe`."""
         fields = validation.known_fields(cls, data)
         for name, kind in (("peft_config", LoraConfig), ("dataset_preprocess_config", TorchTuneInstructDataset)):
             if isinstance(fields.get(name), Mapping):
                 fields[name] = kind(**validation.known_fields(kind, fields[name]))
         return cls(**fields)
 
+    @classmethod
+    def to_args(cls, config: Mapping[str, Any], dataset_uri: str | None = None) -> list[str]:
+        """Return ``key=value`` strings.
 
-def recipe_arguments(config: Mapping[str, Any], dataset_uri: str | None = None) -> list[str]:
-    """Return the arguments of ``tune run`` for the settings of a recipe.
+        A file or folder named in a Hugging Face dataset (``hf://owner/name/path``) is passed to the recipe.
+        """
+        return [
+            *[f"{name}={config[name]}" for name in _TOP_FIELDS if config.get(name) is not None],
+            *_data_location(dataset_uri),
+            *_lora_arguments(config.get("peft_config")),
+            *_dataset_arguments(config.get("dataset_preprocess_config")),
+        ]
 
-    Args:
-        config: The settings as plain data, as in a request.
-        dataset_uri: URI of the dataset. A file or folder named in a Hugging Face dataset (``hf://owner/name/path``) is
-            passed to the recipe.
 
-    Returns:
-        ``key=value`` strings.
-    """
-    return [
-        *[f"{name}={config[name]}" for name in _TOP_FIELDS if config.get(name) is not None],
-        *_data_location(dataset_uri),
-        *_lora_arguments(config.get("peft_config")),
-        *_dataset_arguments(config.get("dataset_preprocess_config")),
-    ]
+@dataclass(frozen=True)
+class TorchtuneModel:
+    """A model that Trainer fine-tunes with torchtune."""
+
+    #: Prefix of torchtune's configurations of the model.
+    config: str
+    uri: str
+    #: Arguments that set the tokenizer.
+    tokenizer: tuple[str, ...] = ("tokenizer.path=/workspace/model/original/tokenizer.model",)
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        """Arguments of every recipe of the model, before those of the request."""
+        return (
+            *("dataset=torchtune.datasets.instruct_dataset", "dataset.source=parquet"),
+            *("dataset.data_dir=/workspace/dataset/data", "output_dir=/workspace/output"),
+            *self.tokenizer,
+            "checkpointer.checkpoint_dir=/workspace/model",
+        )
+
+
+#: Models by the name of the runtime, from which Trainer reads the model: torchtune-llama3.2-1b is llama3_2/1B.
+MODELS: Mapping[str, TorchtuneModel] = {
+    "torchtune-llama3.2-1b": TorchtuneModel("llama3_2/1B", "hf://meta-llama/Llama-3.2-1B-Instruct"),
+    "torchtune-llama3.2-3b": TorchtuneModel("llama3_2/3B", "hf://meta-llama/Llama-3.2-3B-Instruct"),
+    "torchtune-llama3.3-70b": TorchtuneModel("llama3_3/70B", "hf://meta-llama/Llama-3.3-70B-Instruct"),
+    "torchtune-qwen2.5-1.5b": TorchtuneModel(
+        "qwen2_5/1.5B",
+        "hf://Qwen/Qwen2.5-1.5B-Instruct",
+        ("tokenizer.path=/workspace/model/vocab.json", "tokenizer.merges_file=/workspace/model/merges.txt"),
+    ),
+}
 
 
 def _data_location(dataset_uri: str | None) -> list[str]:

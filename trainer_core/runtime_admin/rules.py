@@ -17,6 +17,7 @@ from trainer_core.k8s.runtimes import (
     NODE,
     RESERVED_ENV,
 )
+from trainer_core.model import torchtune
 from trainer_core.runtime_admin.accessors import (
     API_VERSION,
     INITIALIZERS,
@@ -30,7 +31,6 @@ from trainer_core.runtime_admin.accessors import (
 )
 from trainer_core.runtime_admin.diagnostics import Diagnostic, Diagnostics, build_error, build_warning
 from trainer_core.runtime_admin.ml_policies import REMOVED_FIELDS, MlPolicyFields
-from trainer_core.runtime_admin.runtime_builder import TORCHTUNE_MODELS
 
 Raw = Mapping[str, Any]
 
@@ -147,8 +147,8 @@ def check_framework(runtime: Raw) -> Diagnostics:
         message = f"the label {FRAMEWORK_LABEL} is missing, so the Kubeflow SDK ignores the runtime; set it"
         yield build_warning("V14", "metadata.labels", message)
     name = get_value(runtime, "metadata", "name") or ""
-    if value == "torchtune" and name not in TORCHTUNE_MODELS:
-        message = f"Trainer reads the model from the name; use one of {', '.join(TORCHTUNE_MODELS)}; got {name!r}"
+    if value == "torchtune" and name not in torchtune.MODELS:
+        message = f"Trainer reads the model from the name; use one of {', '.join(torchtune.MODELS)}; got {name!r}"
         yield build_error("V15", "metadata.name", message)
 
 

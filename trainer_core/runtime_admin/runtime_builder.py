@@ -17,6 +17,7 @@ from typing import Any
 from trainer_core.base import naming, resources, validation
 from trainer_core.base.secrets import SecretRef, redact
 from trainer_core.k8s.runtimes import ANCESTOR_LABEL, FRAMEWORK_LABEL
+from trainer_core.model import torchtune
 from trainer_core.model.request import VOLCANO_QUEUE
 from trainer_core.runtime_admin.accessors import API_VERSION, INITIALIZERS, VOLUME, list_replicated_jobs
 
@@ -193,40 +194,6 @@ class StorageParameters:
             raise ValueError(f"claim must be the name of a PersistentVolumeClaim, got {redact(self.claim)}")
 
 
-@dataclass(frozen=True)
-class TorchtuneModel:
-    """A model that Trainer 2.3 fine-tunes with torchtune."""
-
-    #: torchtune's configuration.
-    recipe: str
-    uri: str
-    #: Arguments that set the tokenizer.
-    tokenizer: tuple[str, ...] = ("tokenizer.path=/workspace/model/original/tokenizer.model",)
-
-    def command(self) -> list[str]:
-        """Return the command of the runtime; Trainer replaces the recipe and appends the arguments of the TrainJob."""
-        return [
-            *("tune", "run", "--rdzv_endpoint=localhost:29500", "full_finetune_distributed", "--config", self.recipe),
-            *("dataset=torchtune.datasets.instruct_dataset", "dataset.source=parquet"),
-            *("dataset.data_dir=/workspace/dataset/data", "output_dir=/workspace/output"),
-            *self.tokenizer,
-            "checkpointer.checkpoint_dir=/workspace/model",
-        ]
-
-
-#: Models by the name of the runtime, from which Trainer reads the model.
-TORCHTUNE_MODELS: Mapping[str, TorchtuneModel] = {
-    "torchtune-llama3.2-1b": TorchtuneModel("llama3_2/1B_full", "hf://meta-llama/Llama-3.2-1B-Instruct"),
-    "torchtune-llama3.2-3b": TorchtuneModel("llama3_2/3B_full", "hf://meta-llama/Llama-3.2-3B-Instruct"),
-    "torchtune-llama3.3-70b": TorchtuneModel("llama3_3/70B_full", "hf://meta-llama/Llama-3.3-70B-Instruct"),
-    "torchtune-qwen2.5-1.5b": TorchtuneModel(
-        "qwen2_5/1.5B_full",
-        "hf://Qwen/Qwen2.5-1.5B-Instruct",
-        ("tokenizer.path=/workspace/model/vocab.json", "tokenizer.merges_file=/workspace/model/merges.txt"),
-    ),
-}
-
-
 def build_torch_runtime(parameters: RuntimeParameters) -> Manifest:
     """Build a PyTorch runtime: Trainer sets the environment variables of torchrun."""
     return _build_single_job_runtime(parameters, "torch", {"torch": {}})
@@ -293,13 +260,15 @@ def build_torchtune_runtime(
     storage: StorageParameters | None = None,
 ) -> Manifest:
     """Build a runtime that fetches a dataset and a language model, and fine-tunes the model with torchtune."""
-    if parameters.name not in TORCHTUNE_MODELS:
-        known = ", ".join(TORCHTUNE_MODELS)
+    if parameters.name not in torchtune.MODELS:
+        known = ", ".join(torchtune.MODELS)
         raise ValueError(
             f"runtime {redact(parameters.name)}: Trainer reads the model from the name; use one of {known}"
         )
-    known_model = TORCHTUNE_MODELS[parameters.name]
-    command = parameters.command or known_model.command()
+    known_model = torchtune.MODELS[parameters.name]
+    # Trainer replaces the recipe, and appends the arguments of the TrainJob.
+    recipe = ("--rdzv_endpoint=localhost:29500", "full_finetune_distributed", "--config", f"{known_model.config}_full")
+    command = parameters.command or [*torchtune.TorchTuneConfig.command, *recipe, *known_model.args]
     return add_initializers(
         _build_single_job_runtime(replace(parameters, command=command), "torchtune", {"torch": {}}),
         dataset=dataset or InitializerParameters("hf://tatsu-lab/alpaca"),

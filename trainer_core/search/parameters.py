@@ -13,8 +13,8 @@ from typing import Any
 from trainer_core.base.errors import InvalidRequestError
 from trainer_core.base.validation import list_names
 from trainer_core.model.func_args import coerce, read_type
+from trainer_core.model.recipe import find_recipe
 from trainer_core.model.request import TrainerRequest, TrainJobRequest
-from trainer_core.model.torchtune import TorchTuneConfig
 from trainer_core.node import env
 from trainer_core.search.definition import Asha, Direction, MedianStop, SearchDefinition
 from trainer_core.search.early_stop import list_rungs
@@ -84,7 +84,7 @@ def apply_parameters(request: TrainJobRequest, parameters: Mapping[str, Any]) ->
         arguments = coerce(arguments, types, trainer.code.entry)
         changes["code"] = trainer.code.model_copy(update={"args": arguments})
     elif trainer.config is not None:
-        changes["config"] = _check_recipe(_set_all(trainer.config, parameters))
+        changes["config"] = _check_config(trainer.program, _set_all(trainer.config, parameters))
     variables = dict(trainer.env)
     if trainer.kind == "container":
         texts = {name: to_text(value) for name, value in parameters.items()}
@@ -139,9 +139,9 @@ def _set_all(values: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[s
     return result
 
 
-def _check_recipe(config: dict[str, Any]) -> dict[str, Any]:
+def _check_config(recipe: str | None, config: dict[str, Any]) -> dict[str, Any]:
     try:
-        TorchTuneConfig.from_dict(config)
+        find_recipe(str(recipe)).from_dict(config)
     except ValueError as error:
         raise InvalidRequestError(f"the recipe cannot have these parameters: {error}") from error
     return config

@@ -17,8 +17,9 @@ from trainer_core.base.errors import InvalidRequestError, TrainerError, Unsuppor
 from trainer_core.base.secrets import SecretRef
 from trainer_core.k8s import labels as k8s_labels, manifest_common, resources as k8s_resources, runtimes
 from trainer_core.lifecycle.attempt_memory import apply_attempt_memory
-from trainer_core.model import checkpoint_location, torchtune
+from trainer_core.model import checkpoint_location
 from trainer_core.model.request import TrainerRequest, TrainJobRequest
+from trainer_core.model.torchtune import MODELS, TorchTuneConfig
 from trainer_core.node import env as node_env
 from trainer_core.packaging.argv_payload import Launcher
 
@@ -211,7 +212,7 @@ def _render_command(
     request: TrainJobRequest, trainer: TrainerRequest, template: RuntimeTemplate, env: dict[str, Any]
 ) -> dict[str, str]:
     """Render `command` and `arguments`, quoted because Run:ai splits them as a shell does; absent for the image's."""
-    if trainer.kind == "builtin":
+    if trainer.program is not None:
         command, args = _build_recipe_command(request, trainer, template)
     elif trainer.code is None:
         # Not escaped: a user who writes a container command can use Kubernetes' $(NAME).
@@ -231,15 +232,16 @@ def _build_recipe_command(
     https://github.com/kubeflow/trainer/blob/master/pkg/runtime/framework/plugins/torch/torchtune.go
     """
     dataset = getattr(request.work.initializer, "dataset", None)
-    args = torchtune.recipe_arguments(trainer.config or {}, dataset.storage_uri if dataset else None)
+    args = TorchTuneConfig.to_args(trainer.config or {}, dataset.storage_uri if dataset else None)
     processes = _get_num_processes(request, trainer, template)
     lora = _get_lora_variant(args)
     device = "single_device" if processes == 1 else "distributed"
     recipe = f"{'lora' if lora else 'full'}_finetune_{device}"
-    config = f"{template.torchtune_config}_{lora or 'full'}{'_single_device' if processes == 1 else ''}"
+    model = MODELS[template.name]
+    config = f"{model.config}_{lora or 'full'}{'_single_device' if processes == 1 else ''}"
     launcher_args = [] if processes == 1 else ["--nproc_per_node", str(processes)]
-    command = ["tune", "run", *launcher_args, recipe, "--config", config]
-    return command, [manifest_common.escape_variable_references(arg) for arg in (*template.torchtune_args, *args)]
+    command = [*TorchTuneConfig.command, *launcher_args, recipe, "--config", config]
+    return command, [manifest_common.escape_variable_references(arg) for arg in (*model.args, *args)]
 
 
 def _get_lora_variant(args: Sequence[str]) -> str:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trainer_core.backends.runai.workload import TrainingWorkloadSpec
 from trainer_core.k8s import runtimes
 from trainer_core.k8s.parsing import RawObject
+from trainer_core.model import torchtune
 from trainer_core.model.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
-from trainer_core.node import env
 
 #: Namespace of the templates of all projects.
 SHARED_NAMESPACE = "runai"
-_DATASET_PATH, _MODEL_PATH = env.DEFAULTS[env.DATASET_PATH], env.DEFAULTS[env.MODEL_PATH]
 #: Launch policy of a framework, in the terms of Trainer's ``spec.mlPolicy``; other frameworks start plain processes.
 _POLICIES = {"torch": "torch", "deepspeed": "mpi", "mlx": "mpi", "mpi": "mpi"}
 
@@ -30,10 +29,6 @@ class RuntimeTemplate:
     spec: TrainingWorkloadSpec | None = None
     #: Whether the runtime is available to all projects.
     shared: bool = True
-    #: Prefix of the torchtune config files of the model, such as ``llama3_2/1B``; empty without a recipe.
-    torchtune_config: str = field(default="", repr=False)
-    #: Arguments of every recipe, before those of the request.
-    torchtune_args: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def policy(self) -> str | None:
@@ -42,7 +37,7 @@ class RuntimeTemplate:
 
     def to_runtime(self) -> Runtime:
         """Return the runtime as an object of the public API."""
-        builtin = self.framework == "torchtune"
+        builtin = runtimes.get_program(self.framework)
         trainer = RuntimeTrainer(
             trainer_type=TrainerType.BUILTIN_TRAINER if builtin else TrainerType.CUSTOM_TRAINER,
             framework=self.framework,
@@ -53,24 +48,6 @@ class RuntimeTemplate:
         return Runtime(name=self.name, trainer=trainer, kind=kind)
 
 
-def _build_torchtune_template(name: str, config: str, *tokenizer_args: str) -> RuntimeTemplate:
-    return RuntimeTemplate(
-        f"torchtune-{name}",
-        "torchtune",
-        "ghcr.io/kubeflow/trainer/torchtune-trainer",
-        torchtune_config=config,
-        torchtune_args=(
-            "dataset=torchtune.datasets.instruct_dataset",
-            "dataset.source=parquet",
-            f"dataset.data_dir={_DATASET_PATH}/data",
-            "output_dir=/workspace/output",
-            *tokenizer_args,
-            f"checkpointer.checkpoint_dir={_MODEL_PATH}",
-        ),
-    )
-
-
-_LLAMA_TOKENIZER = f"tokenizer.path={_MODEL_PATH}/original/tokenizer.model"
 #: Built-in runtimes by name. Names, images and settings are those of Trainer's own runtimes, so that a request has the
 #: same meaning on both backends.
 BUILT_IN_TEMPLATES: Mapping[str, RuntimeTemplate] = {
@@ -79,13 +56,10 @@ BUILT_IN_TEMPLATES: Mapping[str, RuntimeTemplate] = {
         RuntimeTemplate("python", "python", "python:3.12-slim"),
         RuntimeTemplate("torch-distributed", "torch", "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"),
         RuntimeTemplate("deepspeed-distributed", "deepspeed", "ghcr.io/kubeflow/trainer/deepspeed-runtime"),
-        _build_torchtune_template("llama3.2-1b", "llama3_2/1B", _LLAMA_TOKENIZER),
-        _build_torchtune_template("llama3.2-3b", "llama3_2/3B", _LLAMA_TOKENIZER),
-        _build_torchtune_template(
-            "qwen2.5-1.5b",
-            "qwen2_5/1.5B",
-            f"tokenizer.path={_MODEL_PATH}/vocab.json",
-            f"tokenizer.merges_file={_MODEL_PATH}/merges.txt",
+        *(
+            RuntimeTemplate(name, "torchtune", "ghcr.io/kubeflow/trainer/torchtune-trainer")
+            for name in torchtune.MODELS
+            if name != "torchtune-llama3.3-70b"  # Its recipe needs several nodes.
         ),
     )
 }

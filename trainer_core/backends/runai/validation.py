@@ -9,9 +9,10 @@ from trainer_core.base import resources
 from trainer_core.base.errors import UnsupportedError
 from trainer_core.base.naming import MAX_LABEL_LENGTH
 from trainer_core.base.validation import RESERVED_TORCH_ENV, check_reserved_env
-from trainer_core.k8s import manifest_common
+from trainer_core.k8s import manifest_common, runtimes
 from trainer_core.model.request import TrainerRequest, TrainJobRequest
 from trainer_core.model.storage_schemes import check_scheme
+from trainer_core.model.torchtune import MODELS
 
 #: Length that Run:ai adds to the name of a workload for the name of its service: ``tw-<name>-0-clusterip``.
 _SERVICE_AFFIX_LENGTH = len("tw--0-clusterip")
@@ -89,13 +90,14 @@ def _check_runai_fields(request: TrainJobRequest, template: RuntimeTemplate) -> 
 
 
 def _check_trainer(trainer: TrainerRequest, template: RuntimeTemplate) -> None:
-    if (trainer.kind == "builtin") != (template.framework == "torchtune"):
-        remedy = "a torchtune runtime" if trainer.kind == "builtin" else "a BuiltinTrainer, or another runtime"
+    program = trainer.program
+    if (template.framework != program) if program else runtimes.get_program(template.framework):
+        remedy = f"a runtime of {program}" if program else "a BuiltinTrainer, or another runtime"
         raise UnsupportedError(
             f"{_TRAINERS[trainer.kind]} can't be used with {template.name} runtime, whose framework is "
             f"{template.framework}; use {remedy}"
         )
-    if trainer.kind == "builtin":
+    if program is not None:
         _check_recipe(trainer, template)
     check_reserved_env("trainer.env", trainer.env, RESERVED_TORCH_ENV.fullmatch, "Run:ai")
     if (trainer.num_proc_per_node or 1) > 1 and template.policy is None and trainer.kind != "builtin":
@@ -106,7 +108,7 @@ def _check_trainer(trainer: TrainerRequest, template: RuntimeTemplate) -> None:
 
 
 def _check_recipe(trainer: TrainerRequest, template: RuntimeTemplate) -> None:
-    if not template.torchtune_config:
+    if template.spec is not None or template.name not in MODELS:
         raise UnsupportedError(
             f"BuiltinTrainer: template {template.name!r} has no torchtune recipe; use one of the built-in torchtune- "
             "runtimes with RunaiSpec(base_workload=…)"

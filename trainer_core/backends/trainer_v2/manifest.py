@@ -14,8 +14,8 @@ from trainer_core.backends.trainer_v2 import distributed, schema_compat
 from trainer_core.backends.trainer_v2.schema_compat import TrainJobSchema
 from trainer_core.k8s import labels, manifest_common, resources, runtimes
 from trainer_core.lifecycle.attempt_memory import apply_attempt_memory
-from trainer_core.model import torchtune
 from trainer_core.model.patches import merge_patches
+from trainer_core.model.recipe import find_recipe
 from trainer_core.model.request import PATCH_MANAGER, TrainerRequest, TrainJobRequest
 from trainer_core.node import env as node_env
 from trainer_core.packaging.argv_payload import Launcher
@@ -122,10 +122,10 @@ def _render_command(
     request: TrainJobRequest, trainer: TrainerRequest, policy: str | None, exported: list[str]
 ) -> tuple[list[str] | None, list[str] | None]:
     """Render command and args; None keeps those of the runtime."""
-    if trainer.kind == "builtin":
-        dataset = getattr(request.work.initializer, "dataset", None)
-        args = torchtune.recipe_arguments(trainer.config or {}, dataset.storage_uri if dataset else None)
-        return ["tune", "run"], [manifest_common.escape_variable_references(arg) for arg in args]
+    if trainer.program is not None:
+        dataset, recipe = getattr(request.work.initializer, "dataset", None), find_recipe(trainer.program)
+        args = recipe.to_args(trainer.config or {}, dataset.storage_uri if dataset else None)
+        return list(recipe.command), [manifest_common.escape_variable_references(arg) for arg in args]
     if trainer.kind == "container" or trainer.code is None:
         # Not escaped: a user who writes a container command can use Kubernetes' $(NAME).
         return (

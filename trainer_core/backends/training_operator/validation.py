@@ -46,7 +46,7 @@ def _check_trainer(trainer: TrainerRequest | None, runtime: Mapping[str, Any]) -
                 f"the request has nothing to run: it has no trainer, and runtime {name!r} has no command; set a trainer"
             )
         return
-    if trainer.kind == "builtin" or runtimes.get_framework(runtime) == "torchtune":
+    if trainer.program or runtimes.get_program(runtimes.get_framework(runtime)):
         raise UnsupportedError(
             "BuiltinTrainer is not supported by the training-operator backend: torchtune recipes need Trainer; use the "
             "kubernetes backend, or a CustomTrainerContainer that runs `tune run`"

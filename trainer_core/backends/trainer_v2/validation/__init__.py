@@ -88,9 +88,9 @@ def _check_trainer_kind(trainer: TrainerRequest, runtime: Mapping[str, Any]) -> 
     name, framework = runtimes.get_name(runtime), runtimes.get_framework(runtime)
     if trainer.kind == "container" and trainer.image is None:
         return  # The program of the runtime, with another command or other arguments.
-    is_builtin = trainer.kind == "builtin"
-    if is_builtin != (framework == "torchtune"):
-        remedy = "a torchtune runtime" if is_builtin else "a runtime such as torch-distributed, or a BuiltinTrainer"
+    program = trainer.program
+    if (framework != program) if program else runtimes.get_program(framework):
+        remedy = f"a runtime of {program}" if program else "a runtime such as torch-distributed, or a BuiltinTrainer"
         raise UnsupportedError(
             f"{_TRAINERS[trainer.kind]} can't be used with {name} runtime, whose framework is {framework}; use {remedy}"
         )

@@ -11,9 +11,6 @@ from trainer_core.k8s import runtimes
 from trainer_core.model import torchtune
 from trainer_core.model.request import TrainerRequest, TrainJobRequest
 
-_COMMAND = ("tune", "run")
-#: Models, as admission derives them from the name of the runtime: torchtune-llama3.2-1b is llama3_2/1B.
-_MODELS = ("llama3_2/1B", "llama3_2/3B", "llama3_3/70B", "qwen2_5/1.5B")
 #: The only model with a multi-node recipe.
 _MULTI_NODE_MODEL = "llama3_3/70B"
 #: The model without a QLoRA recipe.
@@ -27,16 +24,16 @@ def check_recipe(request: TrainJobRequest, runtime: Mapping[str, Any]) -> None:
     trainer = request.work.trainer
     if trainer is None or runtimes.get_ml_policy(runtime) != "torch":
         return
-    if trainer.kind != "builtin" and trainer.command != _COMMAND:
+    recipe, is_builtin = torchtune.TorchTuneConfig, trainer.program == torchtune.TorchTuneConfig.framework
+    if not is_builtin and trainer.command != recipe.command:
         return
-    is_builtin = trainer.kind == "builtin"
-    args = torchtune.recipe_arguments(trainer.config or {}) if is_builtin else list(trainer.args or ())
-    model = _derive_model(runtimes.get_name(runtime))
-    if model not in _MODELS:
+    args = recipe.to_args(trainer.config or {}) if is_builtin else list(trainer.args or ())
+    name = runtimes.get_name(runtime)
+    if name not in torchtune.MODELS:
         raise UnsupportedError(
-            f"runtime {runtimes.get_name(runtime)!r} has no torchtune recipe: the name must be one of "
-            "torchtune-llama3.2-1b, torchtune-llama3.2-3b, torchtune-llama3.3-70b, torchtune-qwen2.5-1.5b"
+            f"runtime {name!r} has no torchtune recipe: the name must be one of {', '.join(torchtune.MODELS)}"
         )
+    model = torchtune.MODELS[name].config
     _check_arguments(args)
     _check_nodes(model, trainer.num_nodes or 1, args)
     if _is_qlora(args):
@@ -50,11 +47,6 @@ def count_gpus(trainer: TrainerRequest, runtime: Mapping[str, Any]) -> int:
         return _count_gpu_amount(per_node)
     node = (runtimes.find_trainer_container(runtime) or {}).get("resources") or {}
     return _count_gpu_amount(node.get("requests") or {}) or _count_gpu_amount(node.get("limits") or {})
-
-
-def _derive_model(runtime: str) -> str:
-    parts = runtime.split("-")
-    return f"{parts[1].replace('.', '_')}/{parts[2].upper()}" if len(parts) == 3 else ""
 
 
 def _check_arguments(args: list[str]) -> None:
