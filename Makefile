@@ -6,10 +6,12 @@
 BIN := .venv/bin
 # Five files at a time, also on two cores: much of the suite waits. `make test SPREAD=` runs one after the other.
 SPREAD := -n 5 --dist loadfile --no-loadscope-reorder
+# What `make newest-kubernetes` runs.
+CLUSTER_TESTS := tests/kubernetes tests/training_operator tests/runai
 # Tests start thousands of processes. Each would compile the packages again: a sixth of the processor time.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow-up airflow-e2e airflow-hosts install install-mlflow test test-all attack mutants test-airflow31 test-libraries newest newest-kubernetes lint format lock compile bench features pictures docs extras clean
+.PHONY: help demo airflow-up airflow-e2e airflow-hosts install install-mlflow test test-ci test-all attack mutants test-airflow31 test-libraries newest newest-kubernetes lint format lock compile bench features pictures docs extras clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -33,7 +35,10 @@ install-mlflow: .venv-mlflow/.done/mlflow ## install the MLflow server that the 
 test: .venv/.done/dev ## run the tests that are not marked slow
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow" $(ARGS)
 
-test-all: .venv/.done/dev ## run every test, as CI does
+test-ci: .venv/.done/dev ## run the tests that CI runs: all but those marked deep
+	$(BIN)/python -m pytest $(SPREAD) -m "not deep" $(ARGS)
+
+test-all: .venv/.done/dev ## run every test
 	$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 attack: .venv/.done/dev ## attack the promises with kills, races, faults and hostile input, and write docs/tried.md (20 minutes at most)
@@ -55,7 +60,7 @@ newest: .venv-newest/.done/newest newest-kubernetes ## run the tests with the ne
 
 newest-kubernetes: .venv-newest-kubernetes/.done/newest-kubernetes ## run the tests of clusters with the newest Kubernetes client, which kfp does not admit
 	@tools/newer-than-constraints .venv-newest-kubernetes
-	.venv-newest-kubernetes/bin/python -m pytest -n 2 --dist loadfile tests/kubernetes tests/training_operator tests/runai $(ARGS)
+	.venv-newest-kubernetes/bin/python -m pytest -n 2 --dist loadfile $(CLUSTER_TESTS) $(ARGS)
 
 lint: .venv/.done/dev ## check style, types and the direction of imports
 	$(BIN)/ruff check .

@@ -46,8 +46,8 @@ _SLOW_FIXTURES = {"open_page", "mlflow_uri", "sandbox"}
 
 
 def pytest_itemcollected(item):
-    """Mark tests as slow by what they start."""
-    if _SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+    """Mark tests as slow by what they start, and those that CI leaves out."""
+    if item.get_closest_marker("deep") or _SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ())):
         item.add_marker(pytest.mark.slow)
 
 

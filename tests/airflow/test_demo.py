@@ -36,7 +36,7 @@ def demo():
     return module
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(1200)  # a whole Airflow starts twice
 def test_the_demo_can_be_killed_and_started_again(program, tmp_path):
     with subprocess.Popen(

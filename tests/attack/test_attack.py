@@ -8,7 +8,7 @@ import pytest
 from attack_scenarios import SCENARIOS
 
 # Many rounds.
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 
 @pytest.mark.parametrize("scenario", [each for each in SCENARIOS if each.short], ids=lambda each: each.play.__name__)

@@ -7,7 +7,7 @@ import pytest
 from interruptions import Draw, interrupt
 from optional_packages import requires
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 DRAWS = [
     Draw("local", "kill", "collective", "rank-1", helper_session=True),

@@ -64,6 +64,7 @@ def double(number: int) -> dict:
     return {"doubled": 2 * number}
 
 
+@pytest.mark.deep
 def test_it_passes_the_contract_suite(site, tmp_path):
     tests = shutil.copytree(HERE / "distribution" / "tests", tmp_path / "tests")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tests), str(tests)]

@@ -56,7 +56,7 @@ def wait_for_all(client, refs):
         return list(threads.map(lambda ref: client.wait(ref, timeout=PATIENCE), refs))
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_submitter_killed_at_any_request_leaves_one_job_or_none(sandbox):
     client = sandbox.client()
     run_programs(sandbox, "submit", SUBMIT_KILL_POINTS)
@@ -71,7 +71,7 @@ def test_a_submitter_killed_at_any_request_leaves_one_job_or_none(sandbox):
     assert len(sandbox.engine.list_containers(sandbox.label)) == 2 * len(SUBMIT_KILL_POINTS)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_job_continues_after_its_supervisor_was_killed_at_any_request(sandbox):
     client = sandbox.client()
     run_programs(sandbox, "run", RUN_KILL_POINTS)
@@ -83,7 +83,7 @@ def test_a_job_continues_after_its_supervisor_was_killed_at_any_request(sandbox)
     assert logs == [EXPECTED_LOG] * len(logs)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_supervisor_killed_at_any_request_exceeds_no_budget_of_restarts(sandbox):
     client = sandbox.client()
     run_programs(sandbox, "restart", RESTART_KILL_POINTS)
@@ -93,6 +93,7 @@ def test_a_supervisor_killed_at_any_request_exceeds_no_budget_of_restarts(sandbo
     assert len(sandbox.engine.list_containers(sandbox.label)) == 2 * len(RESTART_KILL_POINTS)
 
 
+@pytest.mark.deep
 def test_a_training_whose_supervisor_was_killed_between_two_starts_is_started_again_when_it_is_observed(sandbox):
     client = sandbox.client()
     policy = RestartPolicy(exit_codes={3: "free"}, delay="15s")

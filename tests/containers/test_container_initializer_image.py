@@ -46,6 +46,7 @@ def reads():
     return (dataset_path() / "digits.csv").read_text()
 
 
+@pytest.mark.deep
 def test_training_reads_data_that_the_initializer_image_fetched(sandbox, image, storage):
     client = sandbox.client(dataset_initializer_image=image)
     data = S3DatasetInitializer("s3://digits/train", endpoint=storage, **KEYS)

@@ -7,7 +7,7 @@ import pytest
 from trainer_core.testing import BackendContract, Searching
 
 # tests/kubernetes has the client, informer, job status and logs that this backend shares with Kubernetes.
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 
 class TestContract(BackendContract):

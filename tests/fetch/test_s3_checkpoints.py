@@ -387,7 +387,7 @@ class EveryThirteenth(Fault):
         return self.left % 13 == 0
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_kill_at_any_request_of_a_save_loses_at_most_the_step_of_that_save(
     bucket, tmp_path, list_keys, start_store, proxy
 ):

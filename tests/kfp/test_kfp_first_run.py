@@ -21,7 +21,7 @@ sys.path.append(str(REPOSITORY / "tests" / "docs"))
 
 from blocks import blocks
 
-pytestmark = [pytest.mark.slow, requires("torch", "sklearn")]
+pytestmark = [pytest.mark.deep, requires("torch", "sklearn")]
 
 PAGE = REPOSITORY / "docs" / "guides" / "kfp-first-run.md"
 #: Of the page's blocks, those that are run here.

@@ -13,7 +13,7 @@ from optional_packages import requires
 pytestmark = requires("torch", "sklearn")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_committed_pipeline_trains_a_good_model_and_promotes_it(tmp_path, client):
     command = [sys.executable, str(REPOSITORY / "pipelines" / "retrain_digits.py"), "--run", "--root", str(tmp_path)]
 

@@ -47,7 +47,7 @@ def category(outcome) -> Category | None:
     return outcome.diagnosis.category if outcome.diagnosis else None
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_two_hundred_jobs_are_created_once_each_and_have_the_expected_outcome():
     with a_stage(delay=0.05, backoff_limit=100_000) as (cluster, first):
         names = {f"job-{number}": life for number, life in zip(range(JOBS), itertools.cycle(MIX), strict=False)}

@@ -40,7 +40,7 @@ def test_a_job_gives_the_answer_of_a_plain_call_or_its_function_is_refused():
     assert min(found["ends"][f"{way} returned"] for way in ("source", "project", "cloudpickle")) > 30
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_jobs_of_many_modules_give_the_answers_of_plain_calls():
     assert_right(play(2, 350))
 
@@ -102,7 +102,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_the_oracle_notices_a_mistake_of_one_line(tmp_path, mistake):
     file, line, becomes = MISTAKES[mistake]
@@ -139,7 +139,7 @@ VALUE_MISTAKES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("mistake", VALUE_MISTAKES)
 def test_the_tests_of_values_notice_a_mistake_of_one_line(tmp_path, mistake):
     file, line, becomes, tests = VALUE_MISTAKES[mistake]

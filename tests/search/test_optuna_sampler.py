@@ -174,7 +174,7 @@ def test_tpe_finds_better_values_than_random_search(objective, space, upper_quar
     assert max(found) <= upper_quartile
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_gp_finds_a_minimum_and_repeats_its_suggestions():
     gp = OptunaSampler("gp", n_startup_trials=5, deterministic_objective=True)
     lines = search(branin, BRANIN, gp, trials=12)

@@ -242,6 +242,7 @@ def test_promoters_at_the_same_time_leave_the_alias_at_the_best(registry, promot
     assert find_champion(registry, model) == max(values)
 
 
+@pytest.mark.deep
 def test_24_promoters_killed_at_random_instants_leave_the_alias_at_the_best(relay, model, tmp_path, ask):
     numbers = random.Random(24)  # noqa: S311 -- no secret
     chances = {"before": 0.06, "after": 0.14}

@@ -230,6 +230,6 @@ def test_a_folder_answers_as_the_model_whatever_the_sequence(folder, tmp_path, s
     Game(folder, tmp_path, seed).play(60)
 
 
-@pytest.mark.parametrize("seed", [101, 102])
+@pytest.mark.parametrize("seed", [101, pytest.param(102, marks=pytest.mark.deep)])
 def test_a_server_answers_as_the_model_whatever_the_sequence(server, tmp_path, seed):
     Game(server, tmp_path, seed).play(40)
