@@ -29,20 +29,20 @@ CONNECTION_FIELDS: dict[str, Any] = {
         "description": "local: jobs that run on a host at the same time; others are queued. Default: no limit.",
         "schema": {"type": ["integer", "null"], "minimum": 1},
     },
-    "namespace": _build_text_field("Namespace", "kubernetes, runai, training-operator: namespace of the jobs."),
-    "context": _build_text_field("Context", "kubernetes, runai, training-operator: context of the kubeconfig."),
-    "config_file": _build_text_field("Kubeconfig", "kubernetes, runai, training-operator: path of the kubeconfig."),
+    "namespace": _build_text_field("Namespace", "Clusters: namespace of the jobs."),
+    "context": _build_text_field("Context", "Clusters: context of the kubeconfig."),
+    "config_file": _build_text_field("Kubeconfig", "Clusters: path of the kubeconfig."),
     "kube_config": {
         "label": "Kubeconfig content",
-        "description": "kubernetes, runai, training-operator: a kubeconfig in JSON, with a token or certificate data.",
+        "description": "Clusters: a kubeconfig in JSON, with a token or certificate data.",
         "schema": {"type": ["string", "null"], "format": "password"},
     },
     "in_cluster": {
         "label": "In cluster",
-        "description": "kubernetes, runai, training-operator: use the service account of the pod Airflow runs in.",
+        "description": "Clusters: use the service account of the pod Airflow runs in.",
         "schema": {"type": ["boolean", "null"], "default": False},
     },
-    "project": _build_text_field("Project", "runai: the Run:ai project."),
+    "project": _build_text_field("Project", "The project, on a cluster that has projects."),
     "checkpoints_uri": _build_text_field(
         "Checkpoints", "Where jobs keep checkpoints: pvc://<claim>/<path>, s3://<bucket>/<path> or file:///<folder>."
     ),
@@ -59,7 +59,7 @@ CONNECTION_FIELDS: dict[str, Any] = {
     ),
     "scheduling_grace": _build_text_field(
         "Scheduling grace",
-        "kubernetes, runai, training-operator: how long a pod may wait for a node, such as 45m. Default: 30m.",
+        "Clusters: how long a pod may wait for a node, such as 45m. Default: 30m.",
     ),
     "container_host": _build_text_field("Engine address", "container: URL of the Docker or Podman engine."),
     "dashboard_url": _build_text_field(

@@ -28,7 +28,7 @@ class JobEnd:
 
     @property
     def is_followed(self) -> bool:
-        """Whether the RestartPolicy of the TrainJob demands another one."""
+        """Whether the restart rules of the TrainJob demand another one."""
         restarts = self.outcome.restarts
         return restarts is not None and restarts.following is not None
 

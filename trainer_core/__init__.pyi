@@ -3,11 +3,18 @@
 from .backends.runai.config import (
     RunaiBackendConfig as RunaiBackendConfig,
 )
+from .backends.runai.options import (
+    RunaiMasterSpec as RunaiMasterSpec,
+    RunaiSpec as RunaiSpec,
+)
 from .backends.runai.workload import (
     TrainingWorkloadSpec as TrainingWorkloadSpec,
 )
 from .backends.training_operator.config import (
     TrainingOperatorBackendConfig as TrainingOperatorBackendConfig,
+)
+from .backends.training_operator.options import (
+    PyTorchJobSpec as PyTorchJobSpec,
 )
 from .base.errors import (
     BackendUnavailableError as BackendUnavailableError,
@@ -71,7 +78,6 @@ from .definition.options import (
     PodSpecPatch as PodSpecPatch,
     PodTemplatePatch as PodTemplatePatch,
     PriorityClass as PriorityClass,
-    PyTorchJobSpec as PyTorchJobSpec,
     QueueName as QueueName,
     ReplicatedJobPatch as ReplicatedJobPatch,
     RestartPolicy as RestartPolicy,
@@ -88,10 +94,6 @@ from .definition.options import (
 )
 from .definition.options.distributed_config import (
     DistributedConfig as DistributedConfig,
-)
-from .definition.options.runai import (
-    RunaiMasterSpec as RunaiMasterSpec,
-    RunaiSpec as RunaiSpec,
 )
 from .definition.template import (
     TrainJobTemplate as TrainJobTemplate,

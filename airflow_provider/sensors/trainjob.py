@@ -93,7 +93,7 @@ class TrainJobSensor(OpenLineageMixin, assets.ChecksMapping, BaseSensorOperator)
         fail_fast: True (default): fail and cancel a job that cannot start or recover, such as one with a missing image,
             a crash loop, or half an hour without a node that fits. False: wait until the backend itself
             reports the job as failed. Not templated.
-        restarts: True: after a failure, start the next attempt that the job's `RestartPolicy` demands, and wait for
+        restarts: True: after a failure, start the next attempt that the job's restart rules demand, and wait for
             that one. For a job whose task does not wait. Needs ``deferrable=True`` or ``mode="poke"``. False (default):
             the failure of the job is that of the sensor. Not templated.
         kwargs: Arguments of every sensor. `poke_interval` is in seconds and defaults to 10, the least for
@@ -306,7 +306,7 @@ class TrainJobSensor(OpenLineageMixin, assets.ChecksMapping, BaseSensorOperator)
         return self._waiting.raise_deferral()
 
     def _start_next(self, end: JobEnd, *, is_due: bool = False) -> bool:
-        """Wait from now on for the next attempt that the job's RestartPolicy demands; return False without one.
+        """Wait from now on for the next attempt that the job's restart rules demand; return False without one.
 
         It is started once its delay is over, by a later poke if need be.
         """

@@ -312,7 +312,7 @@ def _get_last_progress(job: SubmittedJob) -> dict[str, Any] | None:
 
 
 def _serialize_restarts(details: job_table.JobDetails) -> dict[str, Any] | None:
-    """Return the restarts by a RestartPolicy, before this start or end; None without the option."""
+    """Return the restarts before this start or end; None without the option."""
     restarts = (details.outcome or details.observation).restarts
     rules = details.request.policy.restart_policy if details.request else None
     if restarts is None or rules is None:

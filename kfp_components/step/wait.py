@@ -133,7 +133,7 @@ def follow_attempts(
 
 
 def _count_retries(client: TrainerClient, request: TrainJobRequest | None, ref: TrainJobRef, attempts: int) -> int:
-    """Return how many attempts may follow a TrainJob without a RestartPolicy.
+    """Return how many attempts may follow a TrainJob without restart rules.
 
     Read from the jobs, so that a step that is run again continues to count.
     """

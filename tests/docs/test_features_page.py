@@ -8,7 +8,7 @@ import pytest
 from blocks import ROOT
 
 import trainer_core
-from trainer_core.definition.options.base import BaseOption
+from trainer_core.model.option import BaseOption
 from trainer_core.testing.case import is_applicable
 from trainer_core.testing.results_plugin import collect_tests, get_facts
 from trainer_core.testing.validation import ALL_OPTIONS

@@ -86,7 +86,7 @@ def test_the_jobs_of_a_search_are_kept_until_it_has_ended_and_only_its_best_tria
             driver.wait(driver.step())
         while not driver.step(create=False).must_create:  # The last trial runs to its end, and no record follows.
             driver.wait(driver.step(create=False))
-        trials = [trial.name for trial in client.get_optimization_job(name).trials]
+        trials = [trial.name for trial in client.searches.get_job(name).trials]
     assert [wait_for_supervisor_exit(home, trial) for trial in trials] == [True] * 3
     assert gc.remove_old_jobs(StateFolder(home), keep=0, keep_days=30) == []
     age(home, *trials)

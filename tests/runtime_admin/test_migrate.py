@@ -12,10 +12,10 @@ from fake_cluster.raw_client import RawClient
 from trainer_core import DistributedConfig, Name
 from trainer_core.backends.training_operator import config as configs, manifest, runtime_templates
 from trainer_core.backends.training_operator.backend import TrainingOperatorBackend
+from trainer_core.backends.training_operator.migrate import convert_command, iterate_pytorch_jobs, migrate_pytorch_job
 from trainer_core.base.errors import InvalidRequestError
 from trainer_core.definition import request_builder
 from trainer_core.definition.trainers import CustomTrainerContainer
-from trainer_core.runtime_admin.migrate import convert_command, iterate_pytorch_jobs, migrate_pytorch_job
 from trainer_core.runtime_admin.validate import validate_runtime
 
 #: The operator's first example: two nodes on CPUs.

@@ -408,12 +408,12 @@ def test_a_search_without_trials_is_listed_shown_and_deleted(client: TrainerClie
         run_to_end(client, driver)
     for job in list_runs(client):
         backend(client).delete(job.ref)
-    (listed,) = client.list_optimization_jobs()
+    (listed,) = client.searches.list_jobs()
     assert (listed.name, listed.status, len(listed.trials)) == ("tune", "Complete", 6)
-    assert client.get_optimization_job("tune") == listed
+    assert client.searches.get_job("tune") == listed
     assert client.wait_for_search("tune").status == "Complete"
-    client.delete_optimization_job("tune")
-    assert (client.list_optimization_jobs(), backend(client).jobs) == ([], {})
+    client.searches.delete_job("tune")
+    assert (client.searches.list_jobs(), backend(client).jobs) == ([], {})
 
 
 def stop_before(client: TrainerClient, call: str, action: Callable[[], object]) -> None:
@@ -437,7 +437,7 @@ def test_a_driver_whose_search_was_deleted_ends_and_leaves_a_new_one_of_its_name
     other = connect(backend(client).jobs)
 
     def begin_again() -> None:
-        other.delete_optimization_job("tune")
+        other.searches.delete_job("tune")
         if trials:
             with open_search(other, search_space=space, trial_config=TrialConfig(trials, 1)) as new:
                 run_to_end(other, new)
@@ -464,7 +464,7 @@ def test_an_entry_of_a_search_that_was_deleted_is_no_trial_of_the_new_one(client
         finish(client, list_runs(client)[0].ref.name)
         old.step()
         left = backend(client).jobs[list_runs(client)[1].ref.name]
-        other.delete_optimization_job("tune")
+        other.searches.delete_job("tune")
         with open_search(other, trial_config=TrialConfig(3, 1)) as new:
             new.step()
             backend(client).jobs[left.ref.name] = left  # Its process was killed after it had created this one.
@@ -520,7 +520,7 @@ def test_a_trial_is_not_retried_by_itself(client: TrainerClient) -> None:
 
 def test_a_search_that_does_not_exist_is_named(client: TrainerClient) -> None:
     with pytest.raises(JobNotFoundError, match="search 'other' does not exist"):
-        client.get_optimization_job("other")
+        client.searches.get_job("other")
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -909,7 +909,7 @@ def test_the_next_delete_completes_one_that_was_interrupted_before_the_records(c
         run_to_end(client, driver)
     for job in list_runs(client):
         backend(client).delete(job.ref)
-    client.delete_optimization_job("tune")
+    client.searches.delete_job("tune")
     assert backend(client).jobs == {}
 
 

@@ -62,7 +62,7 @@ def test_a_stopped_driver_ends_when_it_continues_after_its_search_was_deleted_an
         assert driver.stdout.readline() == "drives\n"
         os.kill(driver.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, driver.pid, os.WSTOPPED | os.WNOWAIT)
-        client.delete_optimization_job("tune")
+        client.searches.delete_job("tune")
         gate.touch()
         outcome = client.wait_for_search(start({"x": [3.0, 4.0]}))
         before = sorted(job.name for job in client.backend.list_jobs())

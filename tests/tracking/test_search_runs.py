@@ -90,8 +90,8 @@ def test_an_extended_search_continues_its_run(debug, tracked, experiment, read_r
     ("changes", "end", "status"),
     [
         ({"objectives": [Objective("f1", "maximize")]}, TrainerClient.wait_for_search, "FAILED"),
-        ({}, TrainerClient.cancel_optimization_job, "KILLED"),
-        ({}, TrainerClient.delete_optimization_job, "KILLED"),
+        ({}, lambda client, name: client.searches.cancel(name), "KILLED"),
+        ({}, lambda client, name: client.searches.delete_job(name), "KILLED"),
     ],
 )
 def test_the_run_of_a_search_that_did_not_end_well_says_so(debug, tracked, experiment, read_runs, changes, end, status):

@@ -19,8 +19,8 @@ from trainer_core import (
     TrainerClient,
 )
 from trainer_core.backends import backend_class
+from trainer_core.backends.runai.options import RunaiSpec
 from trainer_core.client import default_options
-from trainer_core.definition.options.runai import RunaiSpec
 from trainer_core.definition.request_builder import build_request
 from trainer_core.model.request import DEFAULT_OPTIONS, TrainJobRequest
 

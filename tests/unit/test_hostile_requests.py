@@ -21,12 +21,12 @@ from trainer_core.base.yaml_documents import parse_yaml
 from trainer_core.cli.app import run
 from trainer_core.cli.search import open_search
 from trainer_core.definition.initializers import initializer_from_dict
-from trainer_core.definition.options import BaseOption
 from trainer_core.definition.request_builder import build_request_data, parse_options
 from trainer_core.frontend.definition_file import build_definition_request, read_definition
 from trainer_core.model import jobs, request
 from trainer_core.model.backend_names import OWN_BACKENDS, OWN_EXTENSIONS
 from trainer_core.model.config import config_class, config_from_dict
+from trainer_core.model.option import BaseOption
 from trainer_core.model.request import PART_OF_FIELD, InitializerSource, Owner, TrainerRequest, TrainJobRequest
 
 TEXTS = st.one_of(
@@ -75,7 +75,8 @@ def list_constructors() -> dict[str, Any]:
         and (dataclasses.is_dataclass(kind) or issubclass(kind, BaseModel))
         and not inspect.isabstract(kind)
     }
-    parts = {name: getattr(request, name) for name in request.__all__ if inspect.isclass(getattr(request, name))}
+    parts = {name: kind for name, kind in vars(request).items() if getattr(kind, "__module__", "") == request.__name__}
+    parts = {name: kind for name, kind in parts.items() if inspect.isclass(kind) and not name.startswith("_")}
     return {**parts, **kinds}
 
 

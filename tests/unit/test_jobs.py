@@ -21,10 +21,10 @@ from trainer_core.model.jobs import (
     TrainJob,
     TrainJobRef,
     describe_status,
-    extract_artifacts,
     extract_metrics,
 )
 from trainer_core.model.runtimes import Runtime, RuntimeKind, RuntimeTrainer, TrainerType
+from trainer_core.node.jsonable import extract_artifacts
 from trainer_core.tracking.tags import get_run_status
 
 CREATED = datetime(2026, 5, 1, 12, 30, 15, 250000, tzinfo=timezone.utc)

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trainer_core.backends.base import Backend
 
-__all__ = ["backend_class"]
-
 
 def backend_class(name: str) -> type[Backend]:
     """Return the class of a backend. Does not load its client library.

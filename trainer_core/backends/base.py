@@ -45,8 +45,6 @@ from trainer_core.packaging import code_location
 if TYPE_CHECKING:
     from trainer_core.model.preflight import PreflightReport
 
-__all__ = ["Backend", "NameTakenError", "Prepared"]
-
 _log = logging.getLogger(__name__)
 
 #: A round fails only if another process created or deleted a TrainJob of the same name in the meantime.
@@ -90,7 +88,7 @@ class Backend(ABC):
     max_end_seconds: ClassVar[float] = 120.0
     #: The same for what is left of a failed attempt, which was not asked to end: a node may wait for a lost peer.
     max_left_seconds: ClassVar[float] = 30.0
-    #: Whether it starts a training with a RestartPolicy again in the same TrainJob, without a process that waits.
+    #: Whether it starts a training with restart rules again in the same TrainJob, without a process that waits.
     restarts_in_place: ClassVar[bool] = False
     #: The clock by which processes wait for its TrainJobs.
     clock: Clock = Clock()
@@ -325,7 +323,7 @@ class Backend(ABC):
         self.render(request)
 
     def read_versions(self, request: TrainJobRequest) -> Versions:
-        """Return the versions of what a TrainJob runs beside its code and data, for the option `Reuse`.
+        """Return the versions of what a TrainJob runs beside its code and data, by which its result can be reused.
 
         Args:
             request: The request, with a trainer.

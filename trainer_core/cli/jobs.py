@@ -421,7 +421,7 @@ def delete(
 
 
 def _find_finished(client: TrainerClient) -> Iterator[TrainJobRef]:
-    """Yield the TrainJobs that have ended, without trials and without those that a RestartPolicy starts again."""
+    """Yield the TrainJobs that have ended, without trials and without those that are started again."""
     jobs = client.list_jobs()
     attempts = [split_name(job.name) for job in jobs]
     for job in jobs:
@@ -434,7 +434,7 @@ def _find_finished(client: TrainerClient) -> Iterator[TrainJobRef]:
             base, attempt = split_name(job.name)
             is_last = not any(other == base and number > attempt for other, number in attempts)
             if restarts and restarts.following and is_last:
-                print(f"trainjob: {job.name} is kept, as its RestartPolicy starts it again", file=sys.stderr)
+                print(f"trainjob: {job.name} is kept, as its restart rules start it again", file=sys.stderr)
             elif outcome:
                 yield ref
 

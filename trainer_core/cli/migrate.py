@@ -1,9 +1,11 @@
-"""Subcommand `migrate`: converts the Training Operator's PyTorchJobs to TrainJobs."""
+"""Subcommand `migrate`: converts PyTorchJobs to TrainJobs."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from collections.abc import Sequence
+from pkgutil import resolve_name
+from typing import Annotated
 
 import typer
 
@@ -11,7 +13,8 @@ from trainer_core.base.errors import InvalidRequestError
 from trainer_core.cli import exit_codes
 from trainer_core.cli.output import print_yaml
 from trainer_core.cli.runtimes import read_manifests
-from trainer_core.runtime_admin.migrate import Migration, Note, iterate_pytorch_jobs, migrate_pytorch_job
+from trainer_core.model.backend_names import OWN_BACKENDS
+from trainer_core.model.config import config_class
 
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="YAML file with PyTorchJobs; - for standard input.")]
 
@@ -26,40 +29,23 @@ def migrate(
 
     Needs no cluster. To validate the output, run `trainjob migrate job.yaml | kubectl apply --dry-run=server -f -`.
     """
-    jobs = [job for document in read_manifests(file) for job in iterate_pytorch_jobs(document)]
-    if not jobs:
+    convert = [resolve_name(kind.migration) for kind in map(config_class, OWN_BACKENDS) if kind.migration]
+    documents = read_manifests(file)
+    migrations = [found for document in documents for each in convert for found in each(document)]
+    if not migrations:
         raise InvalidRequestError(f"{file} has no PyTorchJob (kubeflow.org/v1)")
-    migrations = [_migrate(job) for job in jobs]
     for migration in migrations:
-        _print(migration)
+        _comment("Not converted:", migration.lost)
+        _comment("Converted differently:", [note for note in migration.notes if not note.lost])
+        for manifest in filter(None, (migration.runtime, migration.trainjob)):
+            print("---")
+            print_yaml(manifest)
     lost = sum(len(migration.lost) for migration in migrations)
     if lost:
         print(f"trainjob: {lost} settings cannot be converted; see the comments in the output", file=sys.stderr)
     return exit_codes.BAD_INPUT if strict and lost else exit_codes.OK
 
 
-def _migrate(job: dict[str, Any]) -> Migration:
-    try:
-        return migrate_pytorch_job(job)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InvalidRequestError):
-            raise
-        name = (job.get("metadata") or {}).get("name")
-        raise InvalidRequestError(
-            f"PyTorchJob {name!r} is not valid ({type(error).__name__}: {error}); "
-            "check it with kubectl apply --dry-run=server"
-        ) from error
-
-
-def _print(migration: Migration) -> None:
-    _comment("Not converted:", migration.lost)
-    _comment("Converted differently:", [note for note in migration.notes if not note.lost])
-    for manifest in (migration.runtime, migration.trainjob):
-        if manifest:
-            print("---")
-            print_yaml(manifest)
-
-
-def _comment(head: str, notes: list[Note]) -> None:
+def _comment(head: str, notes: Sequence[object]) -> None:
     for line in (head, *(f"  {note}" for note in notes)) if notes else ():
         print(f"# {line}")

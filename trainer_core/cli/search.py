@@ -52,7 +52,7 @@ def search(
     if is_file and (cancel or delete):
         raise InvalidRequestError("--cancel and --delete take the name of a search, not a file")
     if cancel or delete:
-        (client.delete_optimization_job if delete else client.cancel_optimization_job)(source)
+        (client.searches.delete_job if delete else client.searches.cancel)(source)
         return exit_codes.OK
     with open_search(client, source) if is_file else client.searches.find(source) as driver:
         state = driver.step(create=is_file or wait)
@@ -67,7 +67,7 @@ def search(
 def searches(context: typer.Context, output: OutputOption = OutputFormat.TABLE) -> None:
     """List the hyperparameter searches, newest first."""
     client: TrainerClient = context.obj.client
-    rows = [_build_row(job) for job in client.list_optimization_jobs()]
+    rows = [_build_row(job) for job in client.searches.list_jobs()]
     if output is OutputFormat.JSON:
         print_json(rows)
         return

@@ -1,7 +1,7 @@
 """The attempts of a training: a TrainJob, and those that follow it after failures, within one budget of time.
 
 `for attempt in client.attempts(job)` is the only loop over them: the client, the command, KFP's steps and the tasks of
-Airflow follow by it. What follows a failure is the restart that the RestartPolicy of the TrainJob demands, or else one
+Airflow follow by it. What follows a failure is the restart that the rules of the TrainJob demand, or else one
 that the waiting process was given rules for.
 """
 
@@ -171,7 +171,7 @@ def start_next_attempt(
 ) -> TrainJobRef:
     """Submit the request of a failed job as its next attempt; return a later one that exists and has not failed.
 
-    Without a new budget of restarts, the last failed one is returned if its RestartPolicy allows no further start.
+    Without a new budget of restarts, the last failed one is returned if its restart rules allow no further start.
     """
     ended = backend.observe(ref)
     if ended.status != FAILED:

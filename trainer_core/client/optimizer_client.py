@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from trainer_core.search.definition import Algorithm, Objective, TrialConfig
     from trainer_core.tracking.server import MlflowServer
 
-__all__ = ["OptimizerClient"]
-
 
 class OptimizerClient(Searches):
     """Run hyperparameter searches with the API of the Kubeflow SDK's optimizer: change the import line.

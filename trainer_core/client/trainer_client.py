@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from trainer_core.model.restart_rules import RestartRules
     from trainer_core.model.runtimes import Runtime
     from trainer_core.search.driver import SearchState
-    from trainer_core.search.results import OptimizationJob, Result, SearchOutcome
+    from trainer_core.search.results import SearchOutcome
     from trainer_core.search.searches import Searches
     from trainer_core.tracking.model_registry import Promotion
     from trainer_core.tracking.reporter import EndedRun
@@ -147,8 +147,8 @@ class TrainerClient:
         #: A request was repeated for so long in vain.
         self._has_given_up = False
         self._default_options = default_options.read_fields(backend_config, self.backend)
-        #: Outcomes that this client has found by the option Reuse, by name: `train` returns only that, and the TrainJob
-        #: can be deleted before its outcome is asked for.
+        #: Outcomes of earlier TrainJobs that trained the same, by name: `train` returns only that, and the TrainJob can
+        #: be deleted before its outcome is asked for.
         self._reused: dict[str, Outcome] = {}
         #: Functions whose imports were checked, with the digest of their files.
         self._checked: set[tuple[str, str]] = set()
@@ -422,8 +422,8 @@ class TrainerClient:
 
         It runs the same request, under the name of the TrainJob and a number: ``nightly-1`` after ``nightly``. If a
         later attempt exists that has not failed, its ref is returned, and nothing is started. Tokens that were given
-        as text are not stored; submit such a TrainJob again instead. With the option `RestartPolicy` it has a new
-        budget of restarts.
+        as text are not stored; submit such a TrainJob again instead. With restart rules it has a new budget of
+        restarts.
 
         Args:
             job: Its name or ref.
@@ -459,7 +459,7 @@ class TrainerClient:
             job: Its name or ref.
             timeout: Maximum time for all attempts and the delays between them, in seconds. None (the default) for no
                 limit. `WaitTimeoutError` is raised afterwards.
-            rules: When a TrainJob without the option `RestartPolicy` is started again, and how often. None (the
+            rules: When a TrainJob without rules of its own is started again, and how often. None (the
                 default): never.
             submit: Called with the outcome of an attempt to submit the next one, by an orchestrator that has its own
                 request. None (the default): the stored request is submitted.
@@ -744,7 +744,7 @@ class TrainerClient:
     ) -> TrainJob:
         """Wait until a TrainJob has one of the statuses, and return the TrainJob.
 
-        Unless ``Failed`` is one of them, it starts the next attempts that a `RestartPolicy` demands, as `wait` does.
+        Unless ``Failed`` is one of them, it starts the next attempts as `wait` does.
 
         Args:
             name: Name or ref of the TrainJob.
@@ -1016,7 +1016,7 @@ class TrainerClient:
 
     @property
     def searches(self) -> Searches:
-        """The hyperparameter searches of this client, for orchestrators."""
+        """The searches of this client, which it lists, reads, waits for, cancels and deletes as `OptimizerClient` does."""
         from trainer_core.search.searches import Searches  # Only for searches.
 
         return Searches(self)
@@ -1090,98 +1090,6 @@ class TrainerClient:
             WaitTimeoutError: It has not ended within the timeout. Its trials continue.
         """
         return self.searches.wait(name, timeout, on_change)
-
-    def get_optimization_job(self, name: str) -> OptimizationJob:
-        """Return a search with its trials.
-
-        Args:
-            name: Name of the search.
-
-        Raises:
-            JobNotFoundError: The search does not exist.
-        """
-        return self.searches.get_job(name)
-
-    def list_optimization_jobs(self) -> list[OptimizationJob]:
-        """Return all searches, newest first."""
-        return self.searches.list_jobs()
-
-    def wait_for_optimization_job_status(
-        self,
-        name: str,
-        status: set[str] = {"Complete"},  # noqa: B006 - the reference's signature; never changed here
-        timeout: int = 3600,
-        polling_interval: int = 2,
-        callbacks: list[Callable[[OptimizationJob], None]] | None = None,
-    ) -> OptimizationJob:
-        """Drive a search until it has one of the statuses, and return it.
-
-        Args:
-            name: Name of the search.
-            status: Any of ``Created``, ``Running``, ``Complete``, ``Failed``. Default ``{"Complete"}``.
-            timeout: Maximum time to wait, in seconds. Default 3600.
-            polling_interval: Not used: changes are noticed when they happen.
-            callbacks: Called with the search after each change. None (the default) for none.
-
-        Raises:
-            ValueError: An argument is invalid.
-            RuntimeError: The search ended with another status.
-            WaitTimeoutError: It has none of the statuses within the timeout. Its trials continue.
-        """
-        return self.searches.wait_for_job_status(name, status, timeout, polling_interval, callbacks)
-
-    def get_best_results(self, name: str) -> Result | None:
-        """Return the parameters and metrics of the best trial so far; None while none has a value.
-
-        Args:
-            name: Name of the search.
-
-        Raises:
-            JobNotFoundError: The search does not exist.
-        """
-        return self.searches.get_best_results(name)
-
-    def get_optimization_job_logs(
-        self, name: str, trial_name: str | None = None, follow: bool = False
-    ) -> Iterator[str]:
-        """Yield the log lines of a trial.
-
-        Args:
-            name: Name of the search.
-            trial_name: Number of the trial, or name of its TrainJob. None (the default) for the best one so far.
-            follow: True yields new lines until the trial has ended. Default False.
-
-        Raises:
-            JobNotFoundError: The search or the trial does not exist.
-        """
-        return self.searches.get_job_logs(name, trial_name, follow)
-
-    def get_optimization_job_events(self, name: str) -> list[Event]:
-        """Return the events of the TrainJobs of a search, oldest first.
-
-        Args:
-            name: Name of the search.
-
-        Raises:
-            JobNotFoundError: The search does not exist.
-        """
-        return self.searches.get_job_events(name)
-
-    def cancel_optimization_job(self, name: str) -> None:
-        """End a search and its trials permanently, and keep what they left. Succeeds if it does not exist.
-
-        Args:
-            name: Name of the search.
-        """
-        self.searches.cancel(name)
-
-    def delete_optimization_job(self, name: str) -> None:
-        """End a search and delete its TrainJobs. Succeeds if it does not exist.
-
-        Args:
-            name: Name of the search.
-        """
-        self.searches.delete_job(name)
 
     def _find_ref(self, job: str | TrainJobRef) -> TrainJobRef | None:
         found = self._get_reused(job)

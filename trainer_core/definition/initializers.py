@@ -19,23 +19,6 @@ from trainer_core.base.secrets import SecretRef, parse_secret, redact
 from trainer_core.model.storage_schemes import SCHEMES, check_scheme
 from trainer_core.node import env
 
-__all__ = [
-    "DATASET_PATH",
-    "MODEL_PATH",
-    "BaseInitializer",
-    "DataCacheInitializer",
-    "FileDatasetInitializer",
-    "FileModelInitializer",
-    "HuggingFaceDatasetInitializer",
-    "HuggingFaceModelInitializer",
-    "Initializer",
-    "S3DatasetInitializer",
-    "S3ModelInitializer",
-    "VolumeDatasetInitializer",
-    "VolumeModelInitializer",
-    "initializer_from_dict",
-]
-
 #: Mount paths of the fetched dataset and model in a training container.
 DATASET_PATH = env.DEFAULTS[env.DATASET_PATH]
 MODEL_PATH = env.DEFAULTS[env.MODEL_PATH]

@@ -25,9 +25,9 @@ from trainer_core.definition.initializers import (
     FileModelInitializer,
     Initializer,
 )
-from trainer_core.definition.options.base import BaseOption, check_accepted, get_backend_class
 from trainer_core.definition.options.on_backend import OnBackend, check_backend_name, log_skipped
 from trainer_core.definition.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer, trainer_from_dict
+from trainer_core.model.option import BaseOption, check_accepted, get_backend_class
 from trainer_core.model.request import OPTION_OF_FIELD, Owner, TrainJobRequest
 from trainer_core.model.runtimes import Runtime
 from trainer_core.model.storage_schemes import SCHEMES, check_scheme
@@ -355,7 +355,7 @@ def _create_option(name: str, settings: Any) -> BaseOption:
 
 
 def _is_named_setting(kind: type[BaseOption], field: str, settings: Any) -> bool:
-    """Return whether the one setting of an option is given with its name: ``{"Reuse": {"within": "30d"}}``.
+    """Return whether the one setting of an option is given with its name: ``{"StartWithin": {"limit": "6h"}}``.
 
     One that is a dict itself is given without its name: ``{"Labels": {"labels": "x"}}`` has a label of this name.
     """

@@ -10,8 +10,6 @@ from trainer_core.definition.initializers import Initializer
 from trainer_core.definition.trainers import CustomTrainer
 from trainer_core.model.runtimes import Runtime
 
-__all__ = ["TrainJobTemplate"]
-
 
 @dataclass
 class TrainJobTemplate:

@@ -15,13 +15,6 @@ from trainer_core.model.recipe import Recipe, find_recipe, is_recipe
 from trainer_core.packaging.project import CodePaths, check_code
 from trainer_core.packaging.requirements_file import is_requirements_file
 
-__all__ = [
-    "BuiltinTrainer",
-    "CustomTrainer",
-    "CustomTrainerContainer",
-    "trainer_from_dict",
-]
-
 _PACKAGINGS = ("source", "reference", "cloudpickle")
 _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 

@@ -89,9 +89,9 @@ class JobState:
     active_deadline_seconds: int | None = None
     #: Seconds within which all pods must have a node; None for no limit.
     start_within: float | None = None
-    #: With the option MoreMemory: memory of this attempt and of the next one.
+    #: Memory of this attempt and of the next one, if that may have more.
     memory: AttemptMemory | None = None
-    #: With the option RestartPolicy: its settings, and the restarts before this attempt.
+    #: The restart rules of the training, and the restarts before this attempt.
     restarts: AttemptRestarts | None = None
     #: When the job was last resumed; None if it never was.
     resumed_at: datetime | None = None

@@ -31,9 +31,9 @@ ATTEMPT = "trainjob-workflows/attempt"
 RESTARTS = "trainjob-workflows/restarts"
 #: Annotation: seconds within which all pods of the job must have a node.
 START_WITHIN = "trainjob-workflows/start-within"
-#: Annotation: memory of the attempt and of the next one, as JSON of `AttemptMemory`, with the option MoreMemory.
+#: Annotation: memory of the attempt and of the next one, as JSON of `AttemptMemory`, if the next one may have more.
 MEMORY = "trainjob-workflows/memory"
-#: Annotation: settings of the option RestartPolicy and the restarts before this attempt, as JSON of `AttemptRestarts`.
+#: Annotation: the restart rules and the restarts before this attempt, as JSON of `AttemptRestarts`.
 RESTART_POLICY = "trainjob-workflows/restart-policy"
 #: Annotation: time when the job was cancelled.
 CANCELLED = "trainjob-workflows/cancelled"
@@ -43,7 +43,7 @@ MAX_OUTCOME_BYTES = 65_536
 MAX_DIAGNOSIS_BYTES = 16_384
 #: Annotation: diagnosis with which the job was cancelled, as JSON.
 DIAGNOSIS = "trainjob-workflows/diagnosis"
-#: Annotation: a progress line of a job with the option RestartPolicy that a waiter has cancelled, and with it its pods.
+#: Annotation: a progress line of a job with restart rules that a waiter has cancelled, and with it its pods.
 PROGRESS = "trainjob-workflows/progress"
 #: Annotation: the outcome as JSON, written by the process that waited. The pods that report it may be deleted earlier.
 OUTCOME = "trainjob-workflows/outcome"

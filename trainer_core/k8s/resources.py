@@ -40,7 +40,7 @@ CLUSTER_TRAINING_RUNTIMES = ApiResource(
     "trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes", "ClusterTrainingRuntime", namespaced=False
 )
 JOBSETS = ApiResource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
-#: Of the Training Operator, the predecessor of Kubeflow Trainer.
+#: Of the predecessor of Kubeflow Trainer.
 PYTORCH_JOBS = ApiResource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
 JOBS = ApiResource("batch", "v1", "jobs", "Job")
 TRAINING_WORKLOADS = ApiResource("run.ai", "v2alpha1", "trainingworkloads", "TrainingWorkload")

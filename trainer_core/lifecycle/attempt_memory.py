@@ -40,7 +40,7 @@ def build_next_request(request: TrainJobRequest, ended: Outcome | None) -> Train
     if ended is not None and ended.memory is not None and ended.diagnosis is not None:
         last = max(ended.memory.amount, first.amount, key=resources.parse_quantity)
         # Retryable: the memory of the node, not that of a GPU, was too little, and the limit allows more.
-        # A RestartPolicy can make others retryable, which have no `next`.
+        # Restart rules can make others retryable, which have no `next`.
         is_exhausted = ended.diagnosis.category is Category.OUT_OF_MEMORY and ended.diagnosis.retryable
         is_exhausted = is_exhausted and ended.memory.next is not None
         amount = min(

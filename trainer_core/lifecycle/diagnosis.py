@@ -143,7 +143,7 @@ class Facts:
     transient: bool = False
     #: What the system reports about the whole TrainJob. Used if nothing better is known.
     message: str = ""
-    #: With the option MoreMemory: what this attempt and the next one ask for.
+    #: What this attempt and the next one ask for, if that may ask for more.
     memory: AttemptMemory | None = None
 
 

@@ -189,7 +189,7 @@ def decide_outcome(
     if decision.cause and limit is not None and limit - attempt.earlier.seconds - seconds < 1:
         decision = RestartDecision(reason="no restart follows, because no time is left of active_deadline_seconds")
     if memory is not None and diagnosis.category is Category.OUT_OF_MEMORY and not diagnosis.retryable:
-        memory = replace(memory, next=None)  # It was the memory of a GPU, which MoreMemory does not raise.
+        memory = replace(memory, next=None)  # It was the memory of a GPU, which no next attempt raises.
     reason = "; ".join(filter(None, (diagnosis.reason, decision.reason)))
     return replace(
         outcome,

@@ -25,7 +25,7 @@ _OWN_CHECKPOINTS = ("fresh", "never")
 #: ``torch==2.9.0``, ``torch[extra]==2.9.0; python_version > "3.9"``.
 _PINNED = re.compile(r"[\w.-]+\s*(\[[^]]*\])?\s*===?\s*[^*,;\s]+\s*(;.*)?", re.DOTALL)
 _DIGEST = re.compile(r".+@sha256:[0-9a-f]{64}")
-#: Fields of pods and workloads whose content no version describes: of Kubernetes, of options, of Run:ai.
+#: Fields of pods, options and workloads whose content no version describes.
 _OUTSIDE = frozenset(
     {
         *("persistentVolumeClaim", "hostPath", "nfs", "csi", "configMap", "configMapKeyRef", "envFrom", "env_from"),

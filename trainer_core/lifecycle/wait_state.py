@@ -138,7 +138,7 @@ class WaitState:
         return end is not None and now >= end
 
     def _explain(self, outcome: Outcome) -> Outcome:
-        """Prefer the pending failure seen before to one without evidence, unless a RestartPolicy decided by that."""
+        """Prefer the pending failure seen before to one without evidence, unless restart rules decided by that."""
         diagnosis = outcome.diagnosis
         is_unexplained = (
             diagnosis is not None and diagnosis.category is Category.INFRASTRUCTURE and diagnosis.step is None

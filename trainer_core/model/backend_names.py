@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainer_core.base.errors import BackendUnavailableError
 from trainer_core.base.text import shorten
@@ -30,8 +30,8 @@ OWN_BACKENDS = {
 #: The same for what the options of one backend set in a request: the name in a request, and the class of its model.
 EXTENSIONS_GROUP = "trainjob.extensions"
 OWN_EXTENSIONS = {
-    "pytorch_job": "trainer_core.backends.training_operator.extension:PyTorchJob",
-    "runai": "trainer_core.backends.runai.extension:RunaiFields",
+    "pytorch_job": "trainer_core.backends.training_operator.options:PyTorchJob",
+    "runai": "trainer_core.backends.runai.options:RunaiFields",
 }
 
 #: The same for recipes: the name of the library, and the class of its settings.
@@ -63,6 +63,19 @@ def is_backend(name: object) -> bool:
 def list_backends() -> list[str]:
     """Return the names of all backends."""
     return sorted({*OWN_BACKENDS, *find_plugins()})
+
+
+def get_backend_kinds(name: str) -> frozenset[str]:
+    """Return what the nodes of a backend are, which its configuration says; nothing for a name that no backend has."""
+    if not is_backend(name):
+        return frozenset()
+    kind: Any = load_class(name, get_config_reference(name), object, "backend")
+    return frozenset(kind.kinds)
+
+
+def get_config_reference(name: str) -> str:
+    """Return module and class of the configuration of a backend."""
+    return OWN_BACKENDS.get(name) or find_plugins()[name].value
 
 
 def is_extension(name: object) -> bool:

@@ -24,23 +24,8 @@ from pydantic import (
 from trainer_core.base import naming, validation
 from trainer_core.base.secrets import redact
 from trainer_core.base.text import shorten
-from trainer_core.model.backend_names import OWN_BACKENDS, find_plugins, is_backend, list_backends, load_class
+from trainer_core.model.backend_names import get_config_reference, is_backend, list_backends, load_class
 from trainer_core.model.request import DEFAULT_OPTIONS
-
-__all__ = [
-    "BackendConfig",
-    "ClusterConfig",
-    "ContainerBackendConfig",
-    "DebugBackendConfig",
-    "FetchingClusterConfig",
-    "KubernetesBackendConfig",
-    "LocalProcessBackendConfig",
-    "Text",
-    "TrainingRuntimeSource",
-    "config_class",
-    "config_from_dict",
-    "read_default_options",
-]
 
 _DEFAULT_OPTIONS_EXAMPLE = "such as [{Stalled: {after: 30m}}]"
 #: Volume of a container engine for checkpoints.
@@ -184,6 +169,10 @@ class BackendConfig(_Settings):
     backend: ClassVar[str]
     #: Module and class of the backend, as ``module:Class``.
     implementation: ClassVar[str]
+    #: What its nodes are: ``processes``, ``containers``, ``clusters``, ``kubeflow``. It has the options of these kinds.
+    kinds: ClassVar[frozenset[str]] = frozenset()
+    #: Module and function by which `trainjob migrate` converts a document that another program wrote for it.
+    migration: ClassVar[str | None] = None
     #: The setting that the namespace of a ref is the value of. It need not exist.
     namespace_setting: ClassVar[str] = "namespace"
     #: Settings that an Airflow connection can have in addition to those of its form. Others can edit connections.
@@ -194,6 +183,8 @@ class ClusterConfig(BackendConfig):
     """How to connect to a Kubernetes cluster."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    kinds: ClassVar[frozenset[str]] = frozenset({"processes", "containers", "clusters"})
 
     namespace: _Namespace | None = None
     config_file: Text | None = None
@@ -233,7 +224,9 @@ class ClusterConfig(BackendConfig):
 
 
 class FetchingClusterConfig(ClusterConfig):
-    """How to connect to a Kubernetes cluster, and the images of its initializer pods."""
+    """How to connect to a Kubernetes cluster with Kubeflow, and the images of its initializer pods."""
+
+    kinds: ClassVar[frozenset[str]] = ClusterConfig.kinds | {"kubeflow"}
 
     dataset_initializer_image: Text = "ghcr.io/kubeflow/trainer/dataset-initializer:v2.3.0"
     model_initializer_image: Text = "ghcr.io/kubeflow/trainer/model-initializer:v2.3.0"
@@ -258,9 +251,9 @@ class KubernetesBackendConfig(FetchingClusterConfig):
             must name a place.
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
-        default_options: Options of each TrainJob whose request does not have them: `Stalled`, `RestartPolicy`,
-            `MoreMemory`, `StartWithin` or `Reuse`, as text in YAML, too. None (the default): those of the environment
-            variable ``TRAINJOB_DEFAULT_OPTIONS``.
+        default_options: Options of each TrainJob whose request does not have them, as text in YAML, too, such as
+            ``[{Stalled: {after: 30m}}]``. None (the default): those of the environment variable
+            ``TRAINJOB_DEFAULT_OPTIONS``.
         scheduling_grace: How long a pod may wait for a Kubernetes node before a wait with ``fail_fast`` cancels its
             TrainJob, in seconds or as text such as ``"45m"``. Waiting for an autoscaler that adds a node, for a queue
             or for quota has no limit. Default 30 minutes.
@@ -302,9 +295,9 @@ class LocalProcessBackendConfig(BackendConfig):
             default) for the folder ``code`` in `home`, from which those that no kept TrainJob uses are removed.
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
-        default_options: Options of each TrainJob whose request does not have them: `Stalled`, `RestartPolicy`,
-            `MoreMemory`, `StartWithin` or `Reuse`, as text in YAML, too. None (the default): those of the environment
-            variable ``TRAINJOB_DEFAULT_OPTIONS``.
+        default_options: Options of each TrainJob whose request does not have them, as text in YAML, too, such as
+            ``[{Stalled: {after: 30m}}]``. None (the default): those of the environment variable
+            ``TRAINJOB_DEFAULT_OPTIONS``.
         max_parallel: How many TrainJobs of `home` run on this machine at the same time. Further ones are queued and
             start in the order in which they were submitted. A suspended TrainJob does not count. None (the default)
             for no limit.
@@ -315,6 +308,7 @@ class LocalProcessBackendConfig(BackendConfig):
 
     backend: ClassVar[str] = "local"
     implementation: ClassVar[str] = "trainer_core.backends.local.backend:LocalProcessBackend"
+    kinds: ClassVar[frozenset[str]] = frozenset({"processes"})
     namespace_setting: ClassVar[str] = "home"
 
     cleanup_venv: bool = True
@@ -387,9 +381,9 @@ class ContainerBackendConfig(BackendConfig):
             containers, or ``s3://<bucket>/<path>``. None (the default) for a folder in ``TRAINJOB_HOME``.
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
-        default_options: Options of each TrainJob whose request does not have them: `Stalled`, `RestartPolicy`,
-            `MoreMemory`, `StartWithin` or `Reuse`, as text in YAML, too. None (the default): those of the environment
-            variable ``TRAINJOB_DEFAULT_OPTIONS``.
+        default_options: Options of each TrainJob whose request does not have them, as text in YAML, too, such as
+            ``[{Stalled: {after: 30m}}]``. None (the default): those of the environment variable
+            ``TRAINJOB_DEFAULT_OPTIONS``.
 
     Raises:
         ValueError: A setting is unknown, or a value is invalid.
@@ -397,6 +391,7 @@ class ContainerBackendConfig(BackendConfig):
 
     backend: ClassVar[str] = "container"
     implementation: ClassVar[str] = "trainer_core.backends.container.backend:ContainerBackend"
+    kinds: ClassVar[frozenset[str]] = frozenset({"processes", "containers"})
 
     pull_policy: str = "IfNotPresent"
     auto_remove: bool = True
@@ -440,7 +435,7 @@ def config_class(name: str) -> type[BackendConfig]:
     """
     if not is_backend(name):
         raise ValueError(f"unknown backend {redact(name)}; known are {', '.join(list_backends())}")
-    return load_class(name, OWN_BACKENDS.get(name) or find_plugins()[name].value, BackendConfig, "backend")
+    return load_class(name, get_config_reference(name), BackendConfig, "backend")
 
 
 def config_from_dict(backend: str, settings: Mapping[str, Any]) -> BackendConfig:

@@ -26,45 +26,6 @@ from trainer_core.node.jsonable import extract_artifacts
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-__all__ = [
-    "ATTACHED_LABEL",
-    "COMPLETE",
-    "CREATED",
-    "DELETE_AFTER_LABEL",
-    "FAILED",
-    "KFP_ON_KILL_LABEL",
-    "KFP_RUN_LABEL",
-    "REUSE_LABEL",
-    "RUNNING",
-    "SEARCH_LABEL",
-    "SEARCH_RECORD_LABEL",
-    "STATUSES",
-    "SUSPENDED",
-    "AttemptMemory",
-    "Category",
-    "Diagnosis",
-    "Event",
-    "JobFailedError",
-    "ObjectiveReport",
-    "Observation",
-    "Outcome",
-    "OwnerReference",
-    "PendingFailure",
-    "Progress",
-    "RestartCause",
-    "Restarts",
-    "RungValue",
-    "Step",
-    "TrainJob",
-    "TrainJobRef",
-    "build_complete_outcome",
-    "describe_status",
-    "extract_artifacts",
-    "extract_metrics",
-    "extract_training_state",
-    "mark_reused",
-]
-
 _VERSION = 1
 _REF_FIELDS = ("backend", "namespace", "name", "uid")
 #: Fields that JSON data has only if they have a value: programs of earlier releases refuse unknown fields.
@@ -90,7 +51,7 @@ KFP_ON_KILL_LABEL = "trainjob-workflows/kfp-on-kill"
 ATTACHED_LABEL = "trainjob-workflows/attached-at"
 #: Label of a TrainJob with its partition as `naming.build_partition_slug` returns it, and annotation with the key.
 PARTITION_LABEL = "trainjob-workflows/partition"
-#: Label of a TrainJob with the option `Reuse`: a hash of all that decides what it trains.
+#: Label of a TrainJob whose result a later one can take: a hash of all that decides what it trains.
 REUSE_LABEL = "trainjob-workflows/reuse-key"
 #: Label of a TrainJob of a search: the search's key, hashed by `naming.hash_owner_key`.
 SEARCH_LABEL = "trainjob-workflows/search"
@@ -104,7 +65,7 @@ def build_partition_labels(key: str | None) -> dict[str, str]:
 
 
 def build_reuse_labels(key: str | None) -> dict[str, str]:
-    """Return the label of a TrainJob with this key for the option `Reuse`; empty without one."""
+    """Return the label of a TrainJob with this key of all that decides what it trains; empty without one."""
     return {} if key is None else {REUSE_LABEL: key}
 
 
@@ -128,8 +89,8 @@ class TrainJobRef:
         host: Where a TrainJob of the local or container backend lives, separated by slashes: hostname, boot id, PID
             namespace and identity of the state folder, or hostname and identity of the engine. None (the default) on
             other backends. Refs are compared without it.
-        reused: True if the TrainJob belongs to another run, and only its result is taken (option `Reuse`): the client
-            neither changes, ends nor deletes it by this ref. Refs are compared without it.
+        reused: True if the TrainJob belongs to another run, and only its result is taken: the client neither
+            changes, ends nor deletes it by this ref. Refs are compared without it.
     """
 
     backend: str
@@ -531,7 +492,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class AttemptMemory:
-    """The memory of an attempt with the option `MoreMemory`, as Kubernetes quantities.
+    """The memory of an attempt after which another one may ask for more, as Kubernetes quantities.
 
     Attributes:
         amount: What each node of this attempt asks for.
@@ -589,7 +550,7 @@ class RestartCause:
 
 @dataclass(frozen=True)
 class Restarts:
-    """The restarts of a training with the option `RestartPolicy`, over all TrainJobs of its owner and generation.
+    """The restarts of a training by its restart rules, over all TrainJobs of its owner and generation.
 
     Attributes:
         total: How many there were.
@@ -637,9 +598,9 @@ class Outcome(_Record):
             are switched off or not available.
         objective: What it reported of the objective of its search. None outside of a search.
         paused_at: Step of the rung at which a trial has paused, with a checkpoint. None if it did not.
-        memory: What this attempt asked for. None without the option `MoreMemory`.
-        restarts: The restarts before this end, and whether another one follows. None without the option
-            `RestartPolicy`.
+        memory: What this attempt asked for. None unless another one may ask for more.
+        restarts: The restarts before this end, and whether another one follows. None without
+            restart rules.
         stamps: Hash by name of each artifact of the result: content or sizes and times of its files, or ETags in S3.
             None if none was read.
         fetched: Where the initializers have put the data, by role. None without initializers.
@@ -699,7 +660,7 @@ class Outcome(_Record):
 
     @property
     def reused(self) -> bool:
-        """Whether it is the outcome of an earlier TrainJob, which the option `Reuse` found."""
+        """Whether it is the outcome of an earlier TrainJob, which trained the same."""
         return self.job.reused
 
     @property
@@ -776,8 +737,8 @@ class Observation:
         outcome_is_stored: Whether `outcome` was read from the TrainJob itself, so that it need not be stored again.
         queued: What it waits for in the queue of its backend, such as ``queued: 2 TrainJobs are ahead``. None if it
             does not wait, or if the backend does not report it.
-        restarts: With the option `RestartPolicy`: the restarts before the current start. None where they are known
-            from the request or the outcome.
+        restarts: With restart rules: the restarts before the current start. None where they are known from the request
+            or the outcome.
     """
 
     status: str

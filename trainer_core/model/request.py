@@ -43,6 +43,7 @@ from trainer_core.model.backend_names import (
     DEFAULT_RECIPE,
     EXTENSIONS_GROUP,
     OWN_BACKENDS,
+    get_backend_kinds,
     get_extension_reference,
     is_extension,
     load_class,
@@ -50,45 +51,6 @@ from trainer_core.model.backend_names import (
 from trainer_core.model.jobs import Restarts, build_partition_annotations, build_partition_labels, build_reuse_labels
 from trainer_core.model.restart_rules import RestartRules
 from trainer_core.node import env as node_env
-
-__all__ = [
-    "ACCESS_MODES",
-    "CONTROLLERS",
-    "DEFAULT_OPTIONS",
-    "KEPT_CHECKPOINTS",
-    "KUEUE_QUEUE",
-    "MULTIKUEUE",
-    "OPTION_OF_FIELD",
-    "PARTS",
-    "PART_OF_FIELD",
-    "PATCH_MANAGER",
-    "TRACKING_SECRETS",
-    "UNNAMED",
-    "VOLCANO_QUEUE",
-    "Checkpoints",
-    "Code",
-    "Context",
-    "Distributed",
-    "Extension",
-    "InitializerRequest",
-    "InitializerSource",
-    "Metadata",
-    "MoreMemory",
-    "Option",
-    "Owner",
-    "Policy",
-    "Project",
-    "Reuse",
-    "RuntimeRef",
-    "SearchEntry",
-    "Stalled",
-    "TrackingRequest",
-    "TrainJobRequest",
-    "TrainerRequest",
-    "Work",
-    "Workspace",
-    "list_options",
-]
 
 #: Controllers that can reconcile a TrainJob (``spec.managedBy``).
 Controller = Literal["trainer.kubeflow.org/trainjob-controller", "kueue.x-k8s.io/multikueue"]
@@ -107,11 +69,6 @@ KeptCheckpoints = Literal["last", "none", "all"]
 KEPT_CHECKPOINTS: tuple[str, ...] = get_args(KeptCheckpoints)
 #: Marks a field that is not part of the fingerprint: it says where the work lies, or is drawn for each creation.
 NOT_COMPARED = "not compared"
-_TRAINER = frozenset({"kubernetes", "training-operator"})
-_CLUSTERS = _TRAINER | {"runai"}
-_CONTAINERS = _CLUSTERS | {"container"}
-#: The debug backend trains in the calling process.
-_PROCESSES = _CONTAINERS | {"local"}
 
 
 @dataclass(frozen=True)
@@ -120,22 +77,25 @@ class Option:
 
     Attributes:
         name: Class name of the option.
-        backends: Names of the backends that have it. None: each one.
+        kinds: Names and kinds (`BackendConfig.kinds`) of the backends that have it. None: each one has it.
         can_be_default: Whether the configuration of a backend can have it in `default_options`.
         key: Its field in ``spec`` of a TrainJob. None for the name of the field in Kubernetes' spelling.
     """
 
     name: str
-    backends: frozenset[str] | None = None
+    kinds: frozenset[str] | None = None
     can_be_default: bool = False
     key: str | None = None
 
 
-#: Options that set no field alone, with the backends that have them.
+#: The kinds of backends. That of the debugger trains in the calling process, and is none of these.
+_PROCESSES, _CONTAINERS = frozenset({"processes"}), frozenset({"containers"})
+_CLUSTERS, _KUBEFLOW = frozenset({"clusters"}), frozenset({"kubeflow"})
+#: Options that set no field alone, with the kinds of backends that have them.
 _OTHER_OPTIONS = {
     **dict.fromkeys(("Name", "Labels", "Annotations")),
     **dict.fromkeys(("TrainerCommand", "TrainerArgs"), _CONTAINERS),
-    **dict.fromkeys(("QueueName", "PriorityClass", "GangScheduling"), _TRAINER),
+    **dict.fromkeys(("QueueName", "PriorityClass", "GangScheduling"), _KUBEFLOW),
 }
 #: Seconds.
 Duration = Annotated[float, BeforeValidator(validation.parse_duration)]
@@ -605,10 +565,10 @@ class Work(_Part):
     trainer: TrainerRequest | None = None
     initializer: InitializerRequest | None = None
     patches: Annotated[
-        tuple[dict[str, Any], ...], Option("RuntimePatch", _TRAINER | {"container"}, key="runtimePatches")
+        tuple[dict[str, Any], ...], Option("RuntimePatch", _KUBEFLOW | {"container"}, key="runtimePatches")
     ] = ()
-    workspace: Annotated[Workspace | None, Option("Workspace", _TRAINER)] = None
-    distributed: Annotated[Distributed | None, Option("DistributedConfig", _TRAINER)] = None
+    workspace: Annotated[Workspace | None, Option("Workspace", _KUBEFLOW)] = None
+    distributed: Annotated[Distributed | None, Option("DistributedConfig", _KUBEFLOW)] = None
     extensions: Annotated[dict[str, Any], BeforeValidator(_parse_extensions)] = Field(default_factory=dict)
 
 
@@ -632,11 +592,11 @@ class Policy(_Part):
 
     metadata: Metadata = Field(default_factory=Metadata)
     active_deadline_seconds: Annotated[
-        PositiveInt | None, Option("ActiveDeadlineSeconds", _TRAINER | {"container", "local"})
+        PositiveInt | None, Option("ActiveDeadlineSeconds", _KUBEFLOW | {"container", "local"})
     ] = None
     start_within: Annotated[Duration | None, Option("StartWithin", _CLUSTERS | {"local"}, can_be_default=True)] = None
     suspend: Annotated[bool, Option("Suspend", _PROCESSES)] = False
-    managed_by: Annotated[Controller | None, Option("ManagedBy", _TRAINER)] = None
+    managed_by: Annotated[Controller | None, Option("ManagedBy", _KUBEFLOW)] = None
     delete_after_seconds: Annotated[
         PositiveInt | None, Option("DeleteAfter", _CONTAINERS, key="ttlSecondsAfterFinished")
     ] = None
@@ -712,9 +672,10 @@ DEFAULT_OPTIONS = {option.name: name for name, option in OPTION_OF_FIELD.items()
 
 
 def list_options(backend: str) -> frozenset[str]:
-    """Return the names of the options that a backend of this project has; of another one, those that each has."""
-    options = {**_OTHER_OPTIONS, **{option.name: option.backends for option in OPTION_OF_FIELD.values()}}
-    return frozenset(name for name, backends in options.items() if backends is None or backend in backends)
+    """Return the names of the options that a backend has by its name and its kinds."""
+    options = {**_OTHER_OPTIONS, **{option.name: option.kinds for option in OPTION_OF_FIELD.values()}}
+    own = {backend, *get_backend_kinds(backend)}
+    return frozenset(name for name, kinds in options.items() if kinds is None or not kinds.isdisjoint(own))
 
 
 class TrainJobRequest(_Part):
@@ -855,13 +816,13 @@ class TrainJobRequest(_Part):
         return self.work.initializer.sources() if self.work.initializer else []
 
     def check_options(self, backend: str, accepted: Collection[str] | None = None) -> None:
-        """Check that a backend accepts the options whose fields are set; None: it is one of this project."""
+        """Check that a backend accepts the options whose fields are set; None: it accepts those of its kinds."""
         accepted = list_options(backend) if accepted is None else accepted
         for name, option in OPTION_OF_FIELD.items():
             if option.name not in accepted and self.get_field(name):
+                others = sorted(each for each in OWN_BACKENDS if option.name in list_options(each))
                 raise UnsupportedError(
-                    f"{name}: the {backend} backend has no {option.name}; remove it, or use one of "
-                    f"{', '.join(sorted(option.backends or OWN_BACKENDS))}"
+                    f"{name}: the {backend} backend has no {option.name}; remove it, or use one of {', '.join(others)}"
                 )
         for name, extension in self.work.extensions.items():
             if extension.backend != backend:

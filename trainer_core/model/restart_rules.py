@@ -1,4 +1,4 @@
-"""RestartRules: the settings of a `RestartPolicy` option, validated. Plain data, without pydantic for a supervisor."""
+"""RestartRules: when a training is started again, validated. Plain data, without pydantic for a supervisor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_COUNT = 1000
 
 @dataclass(frozen=True)
 class RestartRules:
-    """Settings of a `RestartPolicy` option; the delay in seconds."""
+    """When a training is started again after a failure; the delay in seconds."""
 
     max_restarts: int = 3
     free: tuple[str, ...] = ()

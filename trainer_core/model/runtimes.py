@@ -9,8 +9,6 @@ from typing import TypeVar
 from trainer_core.base import validation
 from trainer_core.base.secrets import redact
 
-__all__ = ["Runtime", "RuntimeKind", "RuntimeTrainer", "TrainerType"]
-
 _E = TypeVar("_E", bound=Enum)
 
 

@@ -14,15 +14,6 @@ from trainer_core.base.secrets import redact
 from trainer_core.model.recipe import Recipe
 from trainer_core.node import env
 
-__all__ = [
-    "DataFormat",
-    "DataType",
-    "LoraConfig",
-    "Loss",
-    "TorchTuneConfig",
-    "TorchTuneInstructDataset",
-]
-
 _E = TypeVar("_E", bound=Enum)
 _TOP_FIELDS = ("dtype", "batch_size", "epochs", "loss")
 _LORA_FIELDS = (

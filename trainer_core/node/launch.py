@@ -211,7 +211,7 @@ def _command(launch: str, settings: Mapping[str, Any], bootstrap: str) -> list[s
 def rendezvous_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the rendezvous variables of torchrun, where the controller sets only those of the training.
 
-    Training Operators before 1.7, which Run:ai may still contain, set RANK and MASTER_ADDR and nothing for torchrun.
+    Old controllers of PyTorchJobs set RANK and MASTER_ADDR and nothing for torchrun.
     """
     nodes = environ.get(env.NODES, "1")
     if nodes == "1" or "PET_NNODES" in environ or "MASTER_ADDR" not in environ:

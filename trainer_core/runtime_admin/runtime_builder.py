@@ -99,7 +99,7 @@ class RuntimeParameters:
     """Parameters of a runtime.
 
     `restarts` limits the restarts of all nodes together after one has failed (``failurePolicy.maxRestarts``), and none
-    restarts alone: 0 leaves them to a `RestartPolicy`. None for 3 with torch, jax and xgboost, and the defaults of Jobs
+    restarts alone: 0 leaves them to the TrainJob. None for 3 with torch, jax and xgboost, and the defaults of Jobs
     otherwise.
     """
 

@@ -22,16 +22,6 @@ from trainer_core.testing.training_functions import return_value
 if TYPE_CHECKING:
     from trainer_core.k8s.client import ApiClient
 
-__all__ = [
-    "BackendCase",
-    "Contract",
-    "applies_to",
-    "is_applicable",
-    "parametrize_backends",
-    "wait_for_status",
-    "wait_until_suspended",
-]
-
 #: Seconds to wait for a status; far more than needed, because the machine may be busy or have to pull an image first.
 _TIMEOUT = 300.0
 #: Seconds between polls: the first and the longest interval.
@@ -70,17 +60,17 @@ class BackendCase:
         times_log_lines: It knows when each line of a log was written.
         reports_resource_use: It reports the use of processor, memory and GPUs.
         limits_memory: A node has the memory that its request asks for, so that another attempt can ask for more.
-        restarts_trainings: It accepts the option `RestartPolicy`.
+        restarts_trainings: It starts a training again after a failure, by the rules of its request.
         restarts_in_place: It starts a training again in the same job, without a process that waits.
         notices_stalls: It ends a training that makes no progress.
-        knows_versions: It accepts the option `Reuse`.
+        knows_versions: It can take the result of an earlier TrainJob that trained the same.
         restarts_processes: A process that was killed is started again in the same attempt.
         shares_checkpoints: All nodes of a job can mount the place of its checkpoints.
         reads_checkpoints: Its client can read the place of its checkpoints, and not only its nodes.
         replaces_pods: A pod that was deleted or evicted is replaced in the same attempt. It needs `get_api`.
         image: Image for the training, instead of that of the runtime; it must contain ``python3``. Default: None, for
             the image of the runtime.
-        image_with_digest: Image for trainings with the option `Reuse`, by its digest. Default: None, for `image`.
+        image_with_digest: Image for trainings whose result is reused, by its digest. Default: None, for `image`.
         get_api: Returns an API client of the cluster that runs the pods of a client's jobs. Default: None, for a
             backend without pods.
     """

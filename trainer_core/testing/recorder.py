@@ -36,17 +36,6 @@ from trainer_core.model.request import TrainJobRequest
 from trainer_core.model.runtimes import Runtime, RuntimeTrainer, TrainerType
 from trainer_core.node import termination
 
-__all__ = [
-    "JobRecorder",
-    "OutcomeScript",
-    "RecordedJob",
-    "RecordingBackend",
-    "build_recording_backend",
-    "completes",
-    "fails",
-    "runs_until_cancelled",
-]
-
 #: Computes the outcome of a job; None for a job that runs until it is cancelled.
 OutcomeScript = Callable[["RecordedJob"], Outcome | None]
 
@@ -305,7 +294,7 @@ class RecordingBackend(Backend):
         return request.to_dict()
 
     def read_versions(self, request: TrainJobRequest) -> Versions:
-        """Return the same for all jobs: nothing runs, and the option `Reuse` compares the requests."""
+        """Return the same for all jobs: nothing runs, and the requests are compared."""
         return Versions()
 
     def find_jobs(self, request: TrainJobRequest) -> Sequence[ExistingJob]:

@@ -139,13 +139,13 @@ class Searching(Contract):
             assert client.get_job(first).status == "Failed"
             with pytest.raises(ConflictError, match="newer generation"):
                 old.run(timeout=300)
-        client.cancel_optimization_job("tune")
+        client.searches.cancel("tune")
         jobs = self._list_names(client, "tune")
         assert [client.get_job(job).status for job in jobs] == ["Failed"] * 2
         outcome = client.wait_for_search("tune", timeout=600)
         assert (outcome.status, outcome.reason) == ("Failed", "cancelled")
         assert self._list_names(client, "tune") == jobs
-        client.delete_optimization_job("tune")
+        client.searches.delete_job("tune")
         assert client.backend.list_search_jobs("search/tune", ()) == {}
 
     def _start(self, case: BackendCase, client: TrainerClient, **changes: object) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+import trainer_core
 from trainer_core.base.errors import InvalidRequestError, JobNotFoundError, RuntimeNotFoundError, TrainerError
 from trainer_core.base.secrets import SecretRef
 from trainer_core.client import TrainerClient
@@ -29,7 +30,6 @@ from trainer_core.definition.options import (
     Name,
     Partition,
     PriorityClass,
-    PyTorchJobSpec,
     QueueName,
     RestartPolicy,
     Reuse,
@@ -44,8 +44,8 @@ from trainer_core.definition.options import (
     Workspace,
 )
 from trainer_core.definition.options.distributed_config import DistributedConfig
-from trainer_core.definition.options.runai import RunaiMasterSpec, RunaiSpec
 from trainer_core.definition.trainers import CustomTrainer, CustomTrainerContainer
+from trainer_core.model.option import BaseOption
 from trainer_core.model.request import TrainJobRequest
 from trainer_core.testing.case import BackendCase, Contract, applies_to
 from trainer_core.testing.training_functions import return_value
@@ -54,8 +54,17 @@ BuildRequest = Callable[..., TrainJobRequest]
 
 _SECRET = "hf_a-secret-token"  # noqa: S105 -- a fake token for the test of leaks
 
+
+def _create_options_of_backends() -> list[BaseOption]:
+    """Return one option of each class that only one backend has, which lies in the folder of that backend."""
+    public = [getattr(trainer_core, name) for name in dir(trainer_core)]
+    own = [each for each in public if getattr(each, "__module__", "").startswith("trainer_core.backends.")]
+    return [kind() for kind in own if isinstance(kind, type) and issubclass(kind, BaseOption)]
+
+
 #: One option of each class.
 ALL_OPTIONS: list[Any] = [
+    *_create_options_of_backends(),
     Name("job"),
     Labels({"a": "b"}),
     Annotations({"a": "b"}),
@@ -74,10 +83,7 @@ ALL_OPTIONS: list[Any] = [
     Reuse("30d"),
     Partition("emea"),
     PriorityClass("high"),
-    PyTorchJobSpec(),
     QueueName("night"),
-    RunaiMasterSpec(),
-    RunaiSpec(),
     Stalled("20m"),
     StartWithin("6h"),
     Tracking(),

@@ -28,19 +28,6 @@ from trainer_core.base.secrets import redact
 from trainer_core.model.jobs import Outcome
 from trainer_core.node import artifact_stamps, locks
 
-__all__ = [
-    "CHAMPION",
-    "Candidate",
-    "Comparison",
-    "FolderRegistry",
-    "ModelRegistry",
-    "ModelVersion",
-    "Promotion",
-    "copy_path",
-    "get_local_path",
-    "is_better",
-]
-
 _log = logging.getLogger(__name__)
 CHAMPION = "champion"
 #: The artifact that is the model where none is named.

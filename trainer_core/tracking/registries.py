@@ -10,8 +10,6 @@ from trainer_core.base.secrets import redact
 from trainer_core.tracking.model_registry import FolderRegistry, ModelRegistry, get_local_path
 from trainer_core.tracking.server import MlflowServer
 
-__all__ = ["open_registry"]
-
 
 def open_registry(uri: str | None = None, server: MlflowServer | None = None) -> ModelRegistry:
     """Return a model registry.

@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 from trainer_core.base import validation
 from trainer_core.base.secrets import redact
 
-__all__ = ["MlflowServer", "choose_server"]
-
 _log = logging.getLogger(__name__)
 #: Tracking URIs of which a warning was logged.
 _unsupported: set[str] = set()

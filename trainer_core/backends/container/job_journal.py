@@ -21,7 +21,7 @@ from trainer_core.lifecycle.restart_policy import AttemptRestarts, count_restart
 from trainer_core.model.jobs import Outcome, TrainJobRef
 
 #: Kinds of journal entries. `COPIED`: a step that needs no container has ended. `LAUNCH`: the nodes of a run are
-#: created and will be started. `RESTART`: a start has failed, and its RestartPolicy begins another run. `NOTE`: an
+#: created and will be started. `RESTART`: a start has failed, and its rules begin another run. `NOTE`: an
 #: event that does not change the job.
 SUSPEND, RESUME, RESTART, COPIED, LAUNCH, END, NOTE = "suspend", "resume", "restart", "copied", "launch", "end", "note"
 #: States of a container whose process is alive, and states in which an engine knows no end of it.

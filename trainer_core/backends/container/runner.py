@@ -146,7 +146,7 @@ class ContainerJobRunner:
         return action
 
     def _record_end(self, job: ContainerJob, entry: Mapping[str, Any]) -> None:
-        """Record the end of a job, or of a start that another one follows by its RestartPolicy."""
+        """Record the end of a job, or of a start that another one follows by its rules."""
         # If another process has written an entry meanwhile, this one is not written, and the next call reads the other.
         if job.outcome is None:
             restarts = entry["outcome"].get("restarts") or {}

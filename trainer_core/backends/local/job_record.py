@@ -64,7 +64,7 @@ class JobRecord:
     outcome: dict[str, Any] | None = None
     #: What the job waits for in the queue of its host. None if it does not wait.
     queued: str | None = None
-    #: With the option RestartPolicy: `AttemptRestarts` as JSON data, with the restarts of this job.
+    #: With restart rules: `AttemptRestarts` as JSON data, with the restarts of this job.
     restarts: dict[str, Any] | None = None
     #: Outcome of the last start until the restart that follows it begins. It is that of the job if none begins.
     ended_start: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""The versions of what a job runs on this machine, for the option `Reuse`: Python, packages and environment."""
+"""The versions of what a job runs on this machine: Python, packages and environment."""
 
 from __future__ import annotations
 

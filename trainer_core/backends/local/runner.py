@@ -5,7 +5,7 @@
 1. It waits while the job is suspended, then for its place in the queue of the host.
 2. `_run_plan` runs the initializers, one after the other, and builds the environment of the packages.
 3. All nodes run at the same time. A change of the desired state, the deadline, or a node that fails ends the others.
-4. A suspended job begins again at 1, and so does one that its RestartPolicy starts again after a failure; otherwise the
+4. A suspended job begins again at 1, and so does one that its rules start again after a failure; otherwise the
    outcome is recorded.
 """
 
@@ -178,7 +178,7 @@ class LocalJobRunner:
             self._append_event("Resumed", "TrainJob is resumed")
 
     def _plan_restart(self, outcome: Outcome) -> bool:
-        """Record the end of a start; return whether another one follows in this job, by the RestartPolicy."""
+        """Record the end of a start; return whether another one follows in this job, by its rules."""
         following = outcome.restarts.following if outcome.restarts else None
         if following is None or self._interrupted:
             return False

@@ -8,8 +8,6 @@ from pydantic import model_validator
 
 from trainer_core.model.config import ClusterConfig, Text
 
-__all__ = ["RunaiBackendConfig"]
-
 
 class RunaiBackendConfig(ClusterConfig):
     """Run jobs as Run:ai workloads.
@@ -35,9 +33,9 @@ class RunaiBackendConfig(ClusterConfig):
             must name a place.
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
-        default_options: Options of each TrainJob whose request does not have them: `Stalled`, `RestartPolicy`,
-            `MoreMemory`, `StartWithin` or `Reuse`, as text in YAML, too. None (the default): those of the environment
-            variable ``TRAINJOB_DEFAULT_OPTIONS``.
+        default_options: Options of each TrainJob whose request does not have them, as text in YAML, too, such as
+            ``[{Stalled: {after: 30m}}]``. None (the default): those of the environment variable
+            ``TRAINJOB_DEFAULT_OPTIONS``.
         scheduling_grace: How long a pod may wait for a Kubernetes node before a wait with ``fail_fast`` cancels its
             TrainJob, in seconds or as text such as ``"45m"``. Waiting for an autoscaler that adds a node, for a queue
             or for quota has no limit. Default 30 minutes.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer_core.backends.runai.config import RunaiBackendConfig
-from trainer_core.backends.runai.extension import get_runai_fields
+from trainer_core.backends.runai.options import get_runai_fields
 from trainer_core.backends.runai.parse import JOB_LABEL, ROLE_LABEL
 from trainer_core.backends.runai.runtime_templates import RuntimeTemplate
 from trainer_core.backends.runai.workload import TrainingWorkloadSpec

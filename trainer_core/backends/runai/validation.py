@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainer_core.backends.runai.extension import get_runai_fields
 from trainer_core.backends.runai.manifest import MIG_PREFIX, get_num_nodes
+from trainer_core.backends.runai.options import get_runai_fields
 from trainer_core.backends.runai.runtime_templates import RuntimeTemplate
 from trainer_core.base import resources
 from trainer_core.base.errors import UnsupportedError

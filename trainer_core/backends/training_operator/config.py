@@ -10,8 +10,6 @@ from pydantic import field_validator
 
 from trainer_core.model.config import FetchingClusterConfig
 
-__all__ = ["TrainingOperatorBackendConfig"]
-
 
 class TrainingOperatorBackendConfig(FetchingClusterConfig):
     """Run jobs as PyTorchJobs, on clusters that have the older Training Operator.
@@ -31,9 +29,9 @@ class TrainingOperatorBackendConfig(FetchingClusterConfig):
             must name a place.
         resource_interval: Seconds between two reports of the use of resources, unless the trainer's environment has
             ``TRAINJOB_RESOURCE_INTERVAL``; 0 for no reports. None (the default) for 10.
-        default_options: Options of each TrainJob whose request does not have them: `Stalled`, `RestartPolicy`,
-            `MoreMemory`, `StartWithin` or `Reuse`, as text in YAML, too. None (the default): those of the environment
-            variable ``TRAINJOB_DEFAULT_OPTIONS``.
+        default_options: Options of each TrainJob whose request does not have them, as text in YAML, too, such as
+            ``[{Stalled: {after: 30m}}]``. None (the default): those of the environment variable
+            ``TRAINJOB_DEFAULT_OPTIONS``.
         scheduling_grace: How long a pod may wait for a Kubernetes node before a wait with ``fail_fast`` cancels its
             TrainJob, in seconds or as text such as ``"45m"``. Waiting for an autoscaler that adds a node, for a queue
             or for quota has no limit. Default 30 minutes.
@@ -49,6 +47,7 @@ class TrainingOperatorBackendConfig(FetchingClusterConfig):
 
     backend: ClassVar[str] = "training-operator"
     implementation: ClassVar[str] = "trainer_core.backends.training_operator.backend:TrainingOperatorBackend"
+    migration: ClassVar[str] = "trainer_core.backends.training_operator.migrate:migrate_document"
 
     runtimes: Path | None = None
 

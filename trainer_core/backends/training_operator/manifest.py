@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer_core.backends.training_operator import runtime_patches
 from trainer_core.backends.training_operator.config import TrainingOperatorBackendConfig
-from trainer_core.backends.training_operator.extension import get_pytorch_job
+from trainer_core.backends.training_operator.options import get_pytorch_job
 from trainer_core.backends.training_operator.parse import MAIN_CONTAINER
 from trainer_core.base import resources
 from trainer_core.k8s import labels, manifest_common, resources as k8s_resources, runtimes

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer_core.backends.training_operator import runtime_patches
-from trainer_core.backends.training_operator.extension import get_pytorch_job
 from trainer_core.backends.training_operator.manifest import get_num_nodes
+from trainer_core.backends.training_operator.options import get_pytorch_job
 from trainer_core.base.errors import InvalidRequestError, UnsupportedError
 from trainer_core.base.validation import RESERVED_TORCH_ENV, check_reserved_env
 from trainer_core.k8s import manifest_common, runtimes

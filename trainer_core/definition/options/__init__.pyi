@@ -1,8 +1,5 @@
 """The options by the module that defines each. `__init__.py` loads them on first use."""
 
-from .base import (
-    BaseOption as BaseOption,
-)
 from .checkpoints import (
     Checkpoints as Checkpoints,
 )
@@ -22,9 +19,6 @@ from .more_memory import (
 )
 from .on_backend import (
     OnBackend as OnBackend,
-)
-from .pytorch import (
-    PyTorchJobSpec as PyTorchJobSpec,
 )
 from .restart_policy import (
     RestartPolicy as RestartPolicy,

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from trainer_core.base import validation
-from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
+from trainer_core.model.option import BaseOption, section
 from trainer_core.model.request import KEPT_CHECKPOINTS
 
 
@@ -93,6 +93,6 @@ class Checkpoints(BaseOption):
                 f"keep_best={self.keep_best!r}, mode='max' (or mode='min')"
             )
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         settings = {name: value for name, value in asdict(self).items() if value is not None}
         section(job_spec, "spec")["checkpoints"] = settings

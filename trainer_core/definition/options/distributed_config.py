@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainer_core.base import resources, validation
 from trainer_core.base.secrets import redact
 from trainer_core.definition.options import kubernetes_models
-from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
+from trainer_core.model.option import BaseOption, section
 from trainer_core.model.request import MULTIKUEUE
 from trainer_core.model.run_policy import CLEAN_POD_POLICIES, check_keys, check_scheduling_policy
 
@@ -48,8 +48,8 @@ class DistributedConfig(BaseOption):
 
     Args:
         env: Environment variables in addition to those of the trainer (`spec.containers[].env`).
-        env_from: ConfigMaps and Secrets whose keys become environment variables (`spec.containers[].envFrom`). Only the
-            Training Operator backend supports it.
+        env_from: ConfigMaps and Secrets whose keys become environment variables (`spec.containers[].envFrom`). Only a
+            PyTorchJob has it.
         requests: Resource requests of each node, as quantities by resource name.
         limits: Resource limits of each node, as quantities by resource name.
         annotations: Annotations of the pods.
@@ -105,7 +105,7 @@ class DistributedConfig(BaseOption):
         values = {name: kubernetes_models.to_plain_data(value) for name, value in vars(self).items()}
         return {name: value for name, value in values.items() if value not in (None, [], {})}
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         # Lists may have been changed since the last check.
         self.__post_init__()
         spec, data, policy = section(job_spec, "spec"), self.to_dict(), self._get_run_policy()

@@ -7,8 +7,8 @@ from typing import Any
 
 from trainer_core.base import naming, validation
 from trainer_core.base.secrets import redact
-from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
 from trainer_core.definition.trainers import CustomTrainerContainer
+from trainer_core.model.option import BaseOption, section
 
 #: Limits of `spec.trainer.command` and of int64 fields in the TrainJob CRD.
 _MAX_STRINGS = 128
@@ -39,7 +39,7 @@ class Name(BaseOption):
     def __post_init__(self) -> None:
         naming.validate_name(self.name)
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         section(job_spec, "metadata")["name"] = self.name
 
 
@@ -67,7 +67,7 @@ class Labels(BaseOption):
         _check_given("labels", self.labels)
         validation.check_labels("labels", self.labels)
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         section(section(job_spec, "metadata"), "labels").update(self.labels)
 
 
@@ -96,7 +96,7 @@ class Annotations(BaseOption):
         _check_given("annotations", self.annotations)
         validation.check_annotations("annotations", self.annotations)
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         section(section(job_spec, "metadata"), "annotations").update(self.annotations)
 
 
@@ -123,7 +123,7 @@ class TrainerCommand(BaseOption):
     def __post_init__(self) -> None:
         _check_command("command", self.command, "python")
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         _check_container(self, trainer)
         section(section(job_spec, "spec"), "trainer")["command"] = list(self.command)
 
@@ -151,7 +151,7 @@ class TrainerArgs(BaseOption):
     def __post_init__(self) -> None:
         _check_command("args", self.args, "--epochs=3")
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         _check_container(self, trainer)
         section(section(job_spec, "spec"), "trainer")["args"] = list(self.args)
 
@@ -179,7 +179,7 @@ class ActiveDeadlineSeconds(BaseOption):
     def __post_init__(self) -> None:
         _check_seconds("activeDeadlineSeconds", self.seconds)
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         section(job_spec, "spec")["activeDeadlineSeconds"] = self.seconds
 
 
@@ -188,7 +188,7 @@ class DeleteAfter(BaseOption):
     """Delete the TrainJob this long after its end. By default it is kept until it is deleted explicitly.
 
     Named after ``ttlSecondsAfterFinished`` of a Kubernetes Job; a TrainJob has no such field, so later submits of this
-    project and ``trainjob reap`` delete expired jobs. The Training Operator and Run:ai delete them by themselves.
+    project and ``trainjob reap`` delete expired jobs; other controllers delete them by themselves.
 
     Args:
         seconds: At least 1. Leave enough time for waiters to read the outcome.
@@ -207,7 +207,7 @@ class DeleteAfter(BaseOption):
     def __post_init__(self) -> None:
         _check_seconds("DeleteAfter seconds", self.seconds)
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         # The field name of a Kubernetes Job; a TrainJob has no such field.
         section(job_spec, "spec")["ttlSecondsAfterFinished"] = self.seconds
 
@@ -240,7 +240,7 @@ class Partition(BaseOption):
         if not validation.is_placeholder(self.key):
             validation.check_partition(self.key)
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         section(job_spec, "spec")["partition"] = self.key
 
 
@@ -257,7 +257,7 @@ class Suspend(BaseOption):
         ```
     """
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         section(job_spec, "spec")["suspend"] = True
 
 
@@ -283,7 +283,7 @@ def _check_command(what: str, strings: object, example: str) -> None:
             raise ValueError(f"{what}[{index}] must be a string without NUL characters, got {type(string).__name__}")
 
 
-def _check_container(option: BaseOption, trainer: AnyTrainer) -> None:
+def _check_container(option: BaseOption, trainer: Any) -> None:
     if trainer is not None and not isinstance(trainer, CustomTrainerContainer):
         raise ValueError(
             f"{type(option).__name__} can only be used with CustomTrainerContainer. "

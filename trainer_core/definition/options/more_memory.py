@@ -7,7 +7,7 @@ from typing import Any
 
 from trainer_core.base import resources, validation
 from trainer_core.base.secrets import redact
-from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
+from trainer_core.model.option import BaseOption, section
 
 _MAX_FACTOR = 16
 
@@ -56,5 +56,5 @@ class MoreMemory(BaseOption):
                 f"MoreMemory factor must be a number greater than 1 and at most {_MAX_FACTOR}, got {redact(factor)}"
             )
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         section(job_spec, "spec")["moreMemory"] = asdict(self)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainer_core.base import resources, validation
 from trainer_core.base.secrets import redact
-from trainer_core.definition.options.base import AnyTrainer, BaseOption, get_backend_class, section
 from trainer_core.definition.trainers import CustomTrainer
 from trainer_core.model.backend_names import is_backend, list_backends
+from trainer_core.model.option import BaseOption, get_backend_class, section
 from trainer_core.model.runtimes import Runtime
 from trainer_core.packaging.requirements_file import is_requirements_file
 
@@ -91,7 +91,7 @@ class OnBackend(BaseOption):
         self.resources_per_node = resources_per_node
         self.packages_to_install = packages_to_install
 
-    def __call__(self, job_spec: dict[str, Any], trainer: AnyTrainer, backend: type[Backend] | Backend | None) -> None:
+    def __call__(self, job_spec: dict[str, Any], trainer: Any, backend: type[Backend] | Backend | None) -> None:
         """Write this option into a job if the job is for its backend.
 
         Args:
@@ -112,7 +112,7 @@ class OnBackend(BaseOption):
             option(job_spec, trainer, backend)
         self._apply(job_spec, trainer)
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         spec = section(job_spec, "spec")
         if isinstance(self.runtime, Runtime):
             spec["runtimeRef"] = {"name": self.runtime.name, "kind": self.runtime.kind.value}

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from trainer_core.base import validation
-from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
 from trainer_core.model.jobs import Category
+from trainer_core.model.option import BaseOption, section
 from trainer_core.model.restart_rules import RestartRules
 
 
@@ -66,7 +66,7 @@ class RestartPolicy(BaseOption):
         except ValueError as error:
             raise ValueError(f"RestartPolicy {error}") from None
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         data = self._settings()
         if not any(map(validation.is_placeholder, _list_values(data))):
             data = RestartRules.parse(data).to_dict()

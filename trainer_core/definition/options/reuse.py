@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer_core.base import validation
-from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
+from trainer_core.model.option import BaseOption, section
 
 
 @dataclass
@@ -44,5 +44,5 @@ class Reuse(BaseOption):
     def __post_init__(self) -> None:
         validation.check_duration("Reuse within:", self.within)
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         section(job_spec, "spec")["reuse"] = {"within": self.within}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
+from trainer_core.model.option import BaseOption, section
 from trainer_core.model.patches import (
     ContainerPatch as ContainerPatch,
     JobSetSpecPatch as JobSetSpecPatch,
@@ -55,7 +55,7 @@ class RuntimePatch(BaseOption):
     def __post_init__(self) -> None:
         check_patch("training_runtime_spec", self.training_runtime_spec, TrainingRuntimeSpecPatch)
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         patch: dict[str, Any] = {"manager": self.manager}
         if self.training_runtime_spec is not None:
             patch["trainingRuntimeSpec"] = self.training_runtime_spec.to_dict()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trainer_core.base import validation
-from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
 from trainer_core.definition.options.runtime import RuntimePatch
+from trainer_core.model.option import BaseOption, section
 from trainer_core.model.patches import JobSetTemplatePatch, TrainingRuntimeSpecPatch
 from trainer_core.model.request import CONTROLLERS, KUEUE_QUEUE, VOLCANO_QUEUE
 
@@ -23,7 +23,7 @@ class _KueueLabel(BaseOption):
         validation.check_object_name(type(self).__name__, self.name)
         validation.check_labels(type(self).__name__, {"name": self.name})
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         section(section(job_spec, "metadata"), "labels")[self._key] = self.name
 
 
@@ -95,7 +95,7 @@ class ManagedBy(BaseOption):
         if not validation.is_placeholder(self.controller):
             validation.check_one_of("ManagedBy", self.controller, CONTROLLERS)
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         section(job_spec, "spec")["managedBy"] = self.controller
 
 
@@ -126,7 +126,7 @@ class StartWithin(BaseOption):
     def __post_init__(self) -> None:
         validation.check_duration("StartWithin limit", self.limit)
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         section(job_spec, "spec")["startWithin"] = self.limit
 
 
@@ -154,6 +154,6 @@ class GangScheduling(BaseOption):
     def __post_init__(self) -> None:
         validation.check_object_name("GangScheduling queue", self.queue)
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         metadata = {"annotations": {VOLCANO_QUEUE: self.queue}}
         RuntimePatch(TrainingRuntimeSpecPatch(JobSetTemplatePatch(metadata)))._apply(job_spec, trainer)

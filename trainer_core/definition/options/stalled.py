@@ -7,7 +7,7 @@ from typing import Any
 
 from trainer_core.base import validation
 from trainer_core.base.secrets import redact
-from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
+from trainer_core.model.option import BaseOption, section
 
 
 @dataclass
@@ -51,6 +51,6 @@ class Stalled(BaseOption):
         if not isinstance(self.output, bool):
             raise ValueError(f"Stalled output must be True or False, got {redact(self.output)}")
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         settings = {name: value for name, value in asdict(self).items() if value not in (None, False)}
         section(job_spec, "spec")["stalled"] = settings

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainer_core.base import validation
-from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
+from trainer_core.model.option import BaseOption, section
 
 _KINDS = ("mlflow", "wandb", "comet")
 
@@ -65,7 +65,7 @@ class Tracking(BaseOption):
                 f"Tracking tags: {own[0]} is set by this project; use a name that does not begin with trainjob."
             )
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         values = {
             "kind": self.kind if self.kind != "mlflow" else None,
             "uri": self.uri,

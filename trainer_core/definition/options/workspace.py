@@ -7,7 +7,7 @@ from typing import Any
 
 from trainer_core.base import resources, validation
 from trainer_core.base.secrets import redact
-from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
+from trainer_core.model.option import BaseOption, section
 from trainer_core.model.request import ACCESS_MODES
 
 
@@ -48,6 +48,6 @@ class Workspace(BaseOption):
         if not validation.is_placeholder(self.access_mode):
             validation.check_one_of("Workspace access_mode", self.access_mode, ACCESS_MODES)
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         settings = {name: value for name, value in asdict(self).items() if value is not None}
         section(job_spec, "spec")["workspace"] = settings

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from trainer_core.definition.options.base import BaseOption, section
+from trainer_core.model.option import BaseOption, section
 from trainer_core.model.request import Extension
 
 

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
-
-from trainer_core.definition.trainers import BuiltinTrainer, CustomTrainer, CustomTrainerContainer
-
-if TYPE_CHECKING:
-    from trainer_core.backends.base import Backend
-
-AnyTrainer: TypeAlias = CustomTrainer | CustomTrainerContainer | BuiltinTrainer | None
+from typing import Any, ClassVar
 
 
 def section(data: dict[str, Any], name: str) -> dict[str, Any]:
@@ -26,7 +19,7 @@ def get_backend_class(backend: Any) -> type[Any]:
     return kind
 
 
-def check_accepted(names: Sequence[str], home: str, backend: type[Backend] | Backend) -> None:
+def check_accepted(names: Sequence[str], home: str, backend: Any) -> None:
     """Check that a backend accepts an option by its name or that of a base class; `home` is one that does."""
     kind = get_backend_class(backend)
     accepted: frozenset[str] = getattr(kind, "accepts", frozenset())
@@ -47,7 +40,7 @@ class BaseOption(ABC):
     #: A backend that accepts the option, for the error message.
     home_backend: ClassVar[str] = "KubernetesBackend"
 
-    def __call__(self, job_spec: dict[str, Any], trainer: AnyTrainer, backend: type[Backend] | Backend | None) -> None:
+    def __call__(self, job_spec: dict[str, Any], trainer: Any, backend: Any) -> None:
         """Write this option into a job.
 
         Args:
@@ -63,5 +56,5 @@ class BaseOption(ABC):
         self._apply(job_spec, trainer)
 
     @abstractmethod
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         """Write the option into the job; the backend accepts it."""

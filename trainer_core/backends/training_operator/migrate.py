@@ -1,4 +1,4 @@
-"""Migrate a PyTorchJob of the Training Operator to a TrainJob and its runtime. Pure functions.
+"""Convert a PyTorchJob to a TrainJob and its runtime, for `trainjob migrate`. Pure functions.
 
 Fields that TrainJobs have go into the TrainJob; further pod fields go into a TrainingRuntime of the same name.
 """
@@ -16,7 +16,6 @@ from trainer_core.base.errors import InvalidRequestError
 from trainer_core.k8s import labels, resources as kinds
 from trainer_core.k8s.runtimes import ANCESTOR_LABEL, FRAMEWORK_LABEL, NODE, RESERVED_ENV, TRAINER
 from trainer_core.model.request import MULTIKUEUE, VOLCANO_QUEUE
-from trainer_core.runtime_admin.accessors import API_VERSION
 
 Raw = dict[str, Any]
 
@@ -58,6 +57,21 @@ class Migration:
     def lost(self) -> list[Note]:
         """Fields without an equivalent."""
         return [note for note in self.notes if note.lost]
+
+
+def migrate_document(document: Any) -> Iterator[Migration]:
+    """Convert the PyTorchJobs of a YAML document."""
+    for job in iterate_pytorch_jobs(document):
+        try:
+            yield migrate_pytorch_job(job)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, InvalidRequestError):
+                raise
+            name = (job.get("metadata") or {}).get("name")
+            raise InvalidRequestError(
+                f"PyTorchJob {name!r} is not valid ({type(error).__name__}: {error}); "
+                "check it with kubectl apply --dry-run=server"
+            ) from error
 
 
 def iterate_pytorch_jobs(document: Any) -> Iterator[Raw]:
@@ -222,7 +236,7 @@ def _build_runtime(job: Mapping[str, Any], pod: Raw, main: Raw, run_policy: RunP
     )
     name = {key: job["metadata"][key] for key in ("name", "namespace") if job["metadata"].get(key)}
     return {
-        "apiVersion": API_VERSION,
+        "apiVersion": kinds.TRAINING_RUNTIMES.api_version,
         "kind": kinds.TRAINING_RUNTIMES.kind,
         "metadata": {**name, "labels": {FRAMEWORK_LABEL: "torch"}},
         "spec": {"mlPolicy": {"numNodes": nodes, "torch": {}}, **run_policy.runtime, "template": jobset_template},

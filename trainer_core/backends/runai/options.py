@@ -1,4 +1,4 @@
-"""RunaiSpec and RunaiMasterSpec: options for fields that only a Run:ai workload has."""
+"""RunaiSpec and RunaiMasterSpec: options for fields that only a Run:ai workload has, and what they set in a request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainer_core.definition.options.base import AnyTrainer, BaseOption, section
+from pydantic import Field, field_validator
+
+from trainer_core.model.option import BaseOption, section
+from trainer_core.model.request import Extension, TrainJobRequest
 
 if TYPE_CHECKING:
     from trainer_core.backends.runai.workload import TrainingWorkloadSpec
@@ -47,16 +50,14 @@ class RunaiSpec(BaseOption):
     _part: ClassVar[str] = "spec"
 
     def __init__(self, spec: TrainingWorkloadSpec | Mapping[str, Any] | None = None, **fields: Any) -> None:
-        from trainer_core.backends.runai.workload import (
-            normalize_fields,  # Imported on use: it takes 50 ms.
-        )
+        from trainer_core.backends.runai.workload import normalize_fields  # Imported on use: it takes 50 ms.
 
         self.spec = {**normalize_fields(spec or {}), **normalize_fields(fields)}
         for name, remedy in _SET_ELSEWHERE.items():
             if name in self.spec:
                 raise ValueError(f"{type(self).__name__}: {name}: {remedy}")
 
-    def _apply(self, job_spec: dict[str, Any], trainer: AnyTrainer) -> None:
+    def _apply(self, job_spec: dict[str, Any], trainer: Any) -> None:
         part = section(section(section(section(job_spec, "spec"), "extensions"), "runai"), self._part)
         for name, value in self.spec.items():
             old = part.get(name)
@@ -87,3 +88,31 @@ class RunaiMasterSpec(RunaiSpec):
 
     def __init__(self, spec: TrainingWorkloadSpec | Mapping[str, Any] | None = None, **fields: Any) -> None:
         super().__init__(spec, **fields)
+
+
+class RunaiFields(Extension):
+    """Fields that RunaiSpec and RunaiMasterSpec set: of the workload, and of a master, which override those."""
+
+    option: ClassVar[str] = "RunaiSpec"
+    backend: ClassVar[str] = "runai"
+
+    spec: dict[str, Any] = Field(default_factory=dict)
+    master: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("spec", "master")
+    @classmethod
+    def _validate_fields(cls, value: dict[str, Any]) -> dict[str, Any]:
+        from trainer_core.backends.runai.workload import TrainingWorkloadSpec  # Imported on use: it takes 50 ms.
+
+        return TrainingWorkloadSpec(**value).to_dict()
+
+    @property
+    def sets_memory(self) -> bool:
+        """Whether the memory of a node is set here, and not by the trainer."""
+        return not {"memory", "memory_limit"}.isdisjoint([*self.spec, *self.master])
+
+
+def get_runai_fields(request: TrainJobRequest) -> RunaiFields:
+    """Return what the options set; nothing without them."""
+    found: RunaiFields = request.work.extensions.get("runai") or RunaiFields()
+    return found
