@@ -1016,7 +1016,7 @@ class TrainerClient:
 
     @property
     def searches(self) -> Searches:
-        """The searches of this client, which it lists, reads, waits for, cancels and deletes as `OptimizerClient` does."""
+        """The searches of this client: it lists, reads, awaits, cancels and deletes them as `OptimizerClient` does."""
         from trainer_core.search.searches import Searches  # Only for searches.
 
         return Searches(self)

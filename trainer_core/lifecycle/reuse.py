@@ -1,4 +1,4 @@
-"""Decides whether an earlier TrainJob has trained the same, for the option `Reuse`. Pure.
+"""Decides whether an earlier TrainJob has trained the same. Pure.
 
 The key of a training is a hash of all that decides its result: the work of its request without what only organizes it,
 the versions of what runs it, and the content of its data. It is known, or there is no key and a reason for each part

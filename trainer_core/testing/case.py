@@ -14,7 +14,7 @@ from trainer_core.client import TrainerClient
 from trainer_core.definition.initializers import Initializer
 from trainer_core.definition.options import Name
 from trainer_core.definition.trainers import CustomTrainer
-from trainer_core.model.jobs import SUSPENDED, TrainJob
+from trainer_core.model.jobs import SUSPENDED, Outcome, TrainJob, TrainJobRef
 from trainer_core.model.request import Owner, TrainJobRequest
 from trainer_core.node.env import RESOURCE_INTERVAL
 from trainer_core.testing.training_functions import return_value
@@ -60,10 +60,10 @@ class BackendCase:
         times_log_lines: It knows when each line of a log was written.
         reports_resource_use: It reports the use of processor, memory and GPUs.
         limits_memory: A node has the memory that its request asks for, so that another attempt can ask for more.
-        restarts_trainings: It starts a training again after a failure, by the rules of its request.
+        restarts_trainings: It accepts the option `RestartPolicy`.
         restarts_in_place: It starts a training again in the same job, without a process that waits.
         notices_stalls: It ends a training that makes no progress.
-        knows_versions: It can take the result of an earlier TrainJob that trained the same.
+        knows_versions: It accepts the option `Reuse`.
         restarts_processes: A process that was killed is started again in the same attempt.
         shares_checkpoints: All nodes of a job can mount the place of its checkpoints.
         reads_checkpoints: Its client can read the place of its checkpoints, and not only its nodes.
@@ -186,6 +186,12 @@ def _poll(client: TrainerClient, name: str, condition: Callable[[TrainJob], bool
     return job
 
 
+#: Fixtures: a function and its arguments become a request, a job that was submitted, the outcome of one that has ended.
+BuildRequest = Callable[..., TrainJobRequest]
+Submit = Callable[..., TrainJobRef]
+Run = Callable[..., Outcome]
+
+
 class Contract:
     """Base class of the parts of the contract suite: fixtures."""
 
@@ -227,3 +233,13 @@ class Contract:
             )
 
         return build_request
+
+    @pytest.fixture
+    def submit(self, client: TrainerClient, build_request: BuildRequest) -> Submit:
+        """Submits a job; takes what `build_request` takes."""
+        return lambda *args, **fields: client.submit(build_request(*args, **fields))
+
+    @pytest.fixture
+    def run(self, client: TrainerClient, submit: Submit) -> Run:
+        """Submits a job and waits for its outcome; takes what `build_request` takes."""
+        return lambda *args, **fields: client.wait(submit(*args, **fields))

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -18,13 +17,21 @@ from trainer_core.k8s import resources
 from trainer_core.k8s.resources import ApiResource
 from trainer_core.model.jobs import Category, Observation, Outcome
 from trainer_core.model.request import Owner, TrainJobRequest
-from trainer_core.testing.case import BackendCase, Contract, applies_to, count_nodes, wait_until_suspended
+from trainer_core.testing.case import (
+    BackendCase,
+    BuildRequest,
+    Contract,
+    Run,
+    Submit,
+    applies_to,
+    count_nodes,
+    wait_until_suspended,
+)
 from trainer_core.testing.training_functions import return_after_stop, save_checkpoints
 
 if TYPE_CHECKING:
     from trainer_core.k8s.client import ApiClient
 
-BuildRequest = Callable[..., TrainJobRequest]
 #: Seconds to wait for a checkpoint; far more than needed.
 _TIMEOUT = 300.0
 _NODES = ApiResource("", "v1", "nodes", "Node", namespaced=False)
@@ -63,47 +70,40 @@ def _get_api(case: BackendCase, client: TrainerClient) -> ApiClient:
 class Checkpointing(Contract):
     """Attempts of one owner and generation share checkpoints; no other job has them."""
 
-    def test_a_retried_job_resumes_from_its_last_checkpoint(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
+    def test_a_retried_job_resumes_from_its_last_checkpoint(self, client: TrainerClient, submit: Submit) -> None:
         owner, options = _build_owner(), [Checkpoints(every_steps=1)]
         observations: list[Observation] = []
 
-        def submit(fail_at: int) -> Outcome:
-            request = build_request(save_checkpoints, {"steps": 4, "fail_at": fail_at}, owner=owner, options=options)
+        def train(fail_at: int) -> Outcome:
+            ref = submit(save_checkpoints, {"steps": 4, "fail_at": fail_at}, owner=owner, options=options)
             observations.clear()
-            return client.wait(client.submit(request), on_observation=observations.append)
+            return client.wait(ref, on_observation=observations.append)
 
-        failed = submit(3)
+        failed = train(3)
         assert (failed.status, failed.checkpoint) == ("Failed", 2)
-        resumed = submit(0)
+        resumed = train(0)
         assert (resumed.status, resumed.checkpoint, resumed.resumed_from) == ("Complete", 4, 2)
         assert resumed.result == {"from": 2, "saved": "2", "ranks": 1}
         # No step before the checkpoint is reported again.
         assert {each.progress.step for each in observations if each.progress} <= {None, 3, 4}
 
-    def test_a_job_that_failed_before_its_first_checkpoint_starts_from_the_beginning(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
+    def test_a_job_that_failed_before_its_first_checkpoint_starts_from_the_beginning(self, run: Run) -> None:
         owner, options = _build_owner(), [Checkpoints(every_steps=1)]
         for _ in range(2):
             args = {"steps": 2, "fail_at": 1}
-            failed = client.wait(client.submit(build_request(save_checkpoints, args, owner=owner, options=options)))
+            failed = run(save_checkpoints, args, owner=owner, options=options)
             assert (failed.status, failed.checkpoint, failed.resumed_from) == ("Failed", None, None)
 
-    def test_a_cleared_task_starts_from_the_beginning_unless_it_asks_for_those_of_its_owner(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
+    def test_a_cleared_task_starts_from_the_beginning_unless_it_asks_for_those_of_its_owner(self, run: Run) -> None:
         key = _build_owner().key
 
-        def run(generation: int, steps: int, load: str = "fresh") -> object:
+        def train(generation: int, steps: int, load: str = "fresh") -> object:
             owner, option = _build_owner(generation, key), Checkpoints(every_steps=1, load=load)
-            request = build_request(save_checkpoints, {"steps": steps}, owner=owner, options=[option])
-            return client.wait(client.submit(request)).result
+            return run(save_checkpoints, {"steps": steps}, owner=owner, options=[option]).result
 
-        assert run(0, steps=2) == {"from": 0, "saved": "0", "ranks": 1}
-        assert run(1, steps=1) == {"from": 0, "saved": "0", "ranks": 1}
-        assert run(2, steps=3, load="owner") == {"from": 1, "saved": "1", "ranks": 1}
+        assert train(0, steps=2) == {"from": 0, "saved": "0", "ranks": 1}
+        assert train(1, steps=1) == {"from": 0, "saved": "0", "ranks": 1}
+        assert train(2, steps=3, load="owner") == {"from": 1, "saved": "1", "ranks": 1}
 
     def test_a_job_that_is_deleted_and_created_again_starts_from_the_beginning(
         self, client: TrainerClient, build_request: BuildRequest
@@ -114,12 +114,10 @@ class Checkpointing(Contract):
             client.delete_job("job")
 
     @applies_to(runs_in_background=True)
-    def test_a_suspended_job_saves_and_resumes_where_it_was(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
+    def test_a_suspended_job_saves_and_resumes_where_it_was(self, client: TrainerClient, submit: Submit) -> None:
         # The only checkpoint is that of the suspension, for which a data worker must still live.
         options = [Checkpoints(every_steps=1_000_000)]
-        client.submit(build_request(save_checkpoints, {"steps": 1_000_000, "has_worker": True}, options=options))
+        submit(save_checkpoints, {"steps": 1_000_000, "has_worker": True}, options=options)
         reached = _wait_for_progress(client, "step")
         client.suspend("job")
         wait_until_suspended(client, "job")
@@ -147,10 +145,10 @@ class Checkpointing(Contract):
 
     @applies_to(runs_multiple_nodes=True, shares_checkpoints=False)
     def test_several_nodes_are_refused_where_one_node_can_mount_the_checkpoints(
-        self, client: TrainerClient, build_request: BuildRequest
+        self, client: TrainerClient, submit: Submit
     ) -> None:
         with pytest.raises(UnsupportedError, match="which one node can mount"):
-            client.submit(build_request(save_checkpoints, {"steps": 1}, options=[Checkpoints()], num_nodes=2))
+            submit(save_checkpoints, {"steps": 1}, options=[Checkpoints()], num_nodes=2)
         assert client.list_jobs() == []
 
     def test_a_job_of_which_one_process_is_stopped_saves_and_resumes_at_the_same_step_on_all_nodes(
@@ -167,10 +165,8 @@ class Checkpointing(Contract):
         assert complete.result == {"from": resumed, "saved": f"{resumed:.0f}", "ranks": nodes}
         assert {each.diagnosis.category for each in failed if each.diagnosis} <= {Category.PREEMPTED}
 
-    def test_a_function_that_returns_after_it_was_told_to_stop_has_its_result(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        outcome = client.wait(client.submit(build_request(return_after_stop, options=[Checkpoints()])))
+    def test_a_function_that_returns_after_it_was_told_to_stop_has_its_result(self, run: Run) -> None:
+        outcome = run(return_after_stop, options=[Checkpoints()])
         assert (outcome.status, outcome.result) == ("Complete", True)
 
     @applies_to(replaces_pods=True)

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,8 @@ import pytest
 from trainer_core.base.errors import UnsupportedError
 from trainer_core.client import TrainerClient
 from trainer_core.definition.options import Checkpoints
-from trainer_core.model.request import TrainJobRequest
-from trainer_core.testing.case import Contract, applies_to
+from trainer_core.testing.case import BuildRequest, Contract, Run, Submit, applies_to
 from trainer_core.testing.training_functions import raise_error, save_checkpoints
-
-BuildRequest = Callable[..., TrainJobRequest]
 
 _PROJECT = {
     "steps/__init__.py": "",
@@ -67,23 +63,19 @@ class Debugging(Contract):
             client.debug("job", pdb=False, from_checkpoint=True)
 
     @applies_to(is_visible_to_other_clients=True)
-    def test_the_files_of_a_project_are_those_of_the_job(
-        self, client: TrainerClient, build_request: BuildRequest, tmp_path: Path
-    ) -> None:
+    def test_the_files_of_a_project_are_those_of_the_job(self, client: TrainerClient, tmp_path: Path, run: Run) -> None:
         for name, text in _PROJECT.items():
             path = tmp_path / "project" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        client.wait(client.submit(build_request("steps.train:train", code=tmp_path / "project")))
+        run("steps.train:train", code=tmp_path / "project")
         # Since then the user has edited it.
         (tmp_path / "project" / "steps" / "loss.py").write_text("raise ValueError\n")
         result = client.debug("job", pdb=False)
         assert str(result) == "same error as job: UserCode in node-0: ZeroDivisionError: division by zero"
 
     @applies_to(is_visible_to_other_clients=False)
-    def test_a_job_of_this_process_is_not_debugged_elsewhere(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        client.submit(build_request(raise_error, {"reason": "no luck"}))
+    def test_a_job_of_this_process_is_not_debugged_elsewhere(self, client: TrainerClient, submit: Submit) -> None:
+        submit(raise_error, {"reason": "no luck"})
         with pytest.raises(UnsupportedError, match=r"ran in this process: put breakpoint\(\) into its function"):
             client.debug("job")

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,11 +12,9 @@ from trainer_core.base import naming
 from trainer_core.base.errors import ConflictError
 from trainer_core.client import TrainerClient
 from trainer_core.model.jobs import Category
-from trainer_core.model.request import Owner, TrainJobRequest
-from trainer_core.testing.case import Contract, applies_to
+from trainer_core.model.request import Owner
+from trainer_core.testing.case import BuildRequest, Contract, Run, Submit, applies_to
 from trainer_core.testing.training_functions import end_slowly, raise_error, return_value, run_forever
-
-BuildRequest = Callable[..., TrainJobRequest]
 
 _TASK = Owner(key="dag/run/task", slug="train", generation="1")
 #: The same task after a user has cleared it.
@@ -35,27 +32,27 @@ class ExactlyOnce(Contract):
     """Submitting a request twice creates one job."""
 
     def test_submitting_the_same_request_twice_returns_the_same_job(
-        self, client: TrainerClient, build_request: BuildRequest
+        self, client: TrainerClient, submit: Submit
     ) -> None:
-        first = client.submit(build_request())
-        assert client.submit(build_request()) == first
+        first = submit()
+        assert submit() == first
         client.wait(first)
-        assert client.submit(build_request()) == first
+        assert submit() == first
         assert _names(client) == ["job"]
 
-    def test_a_name_taken_by_another_request_is_refused(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        first = client.submit(build_request(return_value, {"value": 1}))
+    def test_a_name_taken_by_another_request_is_refused(self, client: TrainerClient, submit: Submit) -> None:
+        first = submit(return_value, {"value": 1})
         with pytest.raises(ConflictError, match="'job' exists with another request"):
-            client.submit(build_request(return_value, {"value": 2}))
+            submit(return_value, {"value": 2})
         assert client.get_job_ref("job") == first
         assert client.wait(first).result == 1
 
-    def test_a_name_used_by_another_owner_is_refused(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        name = client.submit(build_request(owner=_TASK)).name
+    def test_a_name_used_by_another_owner_is_refused(
+        self, client: TrainerClient, build_request: BuildRequest, submit: Submit
+    ) -> None:
+        name = submit(owner=_TASK).name
         with pytest.raises(ConflictError, match="'dag/run/task'"):
-            client.submit(build_request(name=name))
+            submit(name=name)
         with pytest.raises(ConflictError, match="'dag/run/task'"):
             client.submit(build_request(owner=_OTHER_TASK).with_name(name))
 
@@ -66,9 +63,9 @@ class ExactlyOnce(Contract):
         assert _names(client) == ["job"]
 
     @applies_to(runs_in_background=True)
-    def test_a_retry_attaches_to_a_running_job(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        first = client.submit(build_request(run_forever, owner=_TASK))
-        assert client.submit(build_request(run_forever, owner=_TASK)) == first
+    def test_a_retry_attaches_to_a_running_job(self, client: TrainerClient, submit: Submit) -> None:
+        first = submit(run_forever, owner=_TASK)
+        assert submit(run_forever, owner=_TASK) == first
         assert client.observe(first).outcome is None
 
     def test_a_retry_under_another_name_returns_the_same_job(
@@ -81,11 +78,9 @@ class ExactlyOnce(Contract):
         assert client.submit(request.with_name("third")) == first
         assert _names(client) == ["first"]
 
-    def test_a_retry_returns_the_outcome_of_a_complete_job(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        outcome = client.wait(client.submit(build_request(owner=_TASK)))
-        assert client.wait(client.submit(build_request(owner=_TASK))) == outcome
+    def test_a_retry_returns_the_outcome_of_a_complete_job(self, client: TrainerClient, run: Run) -> None:
+        outcome = run(owner=_TASK)
+        assert run(owner=_TASK) == outcome
         assert len(client.list_jobs()) == 1
 
     def test_a_retry_of_a_failed_job_creates_the_next_attempt(
@@ -101,21 +96,21 @@ class ExactlyOnce(Contract):
         assert sorted(job.attempt for job in client.find_jobs(request)) == [0, 1, 2]
 
     def test_a_retry_returns_the_job_of_a_complete_later_attempt(
-        self, client: TrainerClient, build_request: BuildRequest
+        self, client: TrainerClient, run: Run, submit: Submit
     ) -> None:
-        client.wait(client.submit(build_request(raise_error, {"reason": "no luck"}, owner=_LONG_SLUG)))
-        second = client.submit(build_request(owner=_LONG_SLUG))
+        run(raise_error, {"reason": "no luck"}, owner=_LONG_SLUG)
+        second = submit(owner=_LONG_SLUG)
         client.wait(second)
-        assert client.submit(build_request(owner=_LONG_SLUG)) == second
+        assert submit(owner=_LONG_SLUG) == second
 
     @applies_to(runs_in_background=True)
     def test_an_older_generation_neither_ends_nor_adopts_the_job_of_a_newer_one(
-        self, client: TrainerClient, build_request: BuildRequest
+        self, client: TrainerClient, submit: Submit
     ) -> None:
-        client.submit(build_request(run_forever, owner=_TASK))
-        cleared = client.submit(build_request(run_forever, owner=_CLEARED))
+        submit(run_forever, owner=_TASK)
+        cleared = submit(run_forever, owner=_CLEARED)
         with pytest.raises(ConflictError, match="generation 1, which is older"):
-            client.submit(build_request(run_forever, owner=_TASK))
+            submit(run_forever, owner=_TASK)
         assert client.observe(cleared).outcome is None
         assert len(client.list_jobs()) == 2
 
@@ -138,21 +133,21 @@ class ExactlyOnce(Contract):
         assert second.name == "n" * (naming.MAX_NAME_LENGTH - 2) + "-1"
         assert client.submit(request).name.endswith("-2")
 
-    def test_a_cleared_task_creates_a_new_job(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        first = client.submit(build_request(owner=_TASK))
+    def test_a_cleared_task_creates_a_new_job(
+        self, client: TrainerClient, build_request: BuildRequest, submit: Submit
+    ) -> None:
+        first = submit(owner=_TASK)
         client.wait(first)
-        second = client.submit(build_request(owner=_CLEARED))
+        second = submit(owner=_CLEARED)
         assert second.name == build_request(owner=_TASK).get_attempt_name(1)
-        assert client.submit(build_request(owner=_CLEARED)) == second
+        assert submit(owner=_CLEARED) == second
         assert client.wait(second).succeeded
         assert client.get_job_outcome(first).succeeded
 
     @applies_to(runs_in_background=True)
-    def test_a_cleared_task_cancels_its_running_job_first(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        first = client.submit(build_request(run_forever, owner=_TASK))
-        second = client.submit(build_request(run_forever, owner=_CLEARED))
+    def test_a_cleared_task_cancels_its_running_job_first(self, client: TrainerClient, submit: Submit) -> None:
+        first = submit(run_forever, owner=_TASK)
+        second = submit(run_forever, owner=_CLEARED)
         ended = client.get_job_outcome(first)
         assert ended.diagnosis is not None
         assert (ended.status, ended.diagnosis.category) == ("Failed", Category.DELETED)
@@ -160,27 +155,27 @@ class ExactlyOnce(Contract):
 
     @applies_to(runs_in_background=True)
     def test_the_job_of_a_cleared_task_starts_when_no_process_of_the_cancelled_job_is_left(
-        self, client: TrainerClient, build_request: BuildRequest
+        self, client: TrainerClient, submit: Submit
     ) -> None:
-        first = client.submit(build_request(end_slowly, owner=_TASK))
+        first = submit(end_slowly, owner=_TASK)
         assert next(client.get_job_logs(first.name, follow=True)) == "it runs"
         assert len(client.backend.list_processes(first)) == 1
-        client.submit(build_request(owner=_CLEARED))
+        submit(owner=_CLEARED)
         assert client.backend.list_processes(first) == []
 
     def test_a_retry_with_a_different_request_attaches_and_logs_the_differing_fields(
-        self, client: TrainerClient, build_request: BuildRequest, caplog: pytest.LogCaptureFixture
+        self, caplog: pytest.LogCaptureFixture, submit: Submit
     ) -> None:
-        first = client.submit(build_request(return_value, {"value": 1}, owner=_TASK, env={"TRY": "1"}))
-        second = client.submit(build_request(return_value, {"value": 2}, owner=_TASK, env={"TRY": "2"}))
+        first = submit(return_value, {"value": 1}, owner=_TASK, env={"TRY": "1"})
+        second = submit(return_value, {"value": 2}, owner=_TASK, env={"TRY": "2"})
         assert second == first
         warnings = [record for record in caplog.records if record.levelname == "WARNING"]
         (warning,) = [record.getMessage() for record in warnings if record.name.startswith("trainer_core.")]
         assert "differs in: trainer.code.args.value, trainer.env.TRY. " in warning
 
-    def test_a_deleted_job_is_created_again(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        first = client.submit(build_request(owner=_TASK))
+    def test_a_deleted_job_is_created_again(self, client: TrainerClient, submit: Submit) -> None:
+        first = submit(owner=_TASK)
         client.delete_job(first.name)
-        second = client.submit(build_request(owner=_TASK))
+        second = submit(owner=_TASK)
         assert second.name == first.name
         assert second != first

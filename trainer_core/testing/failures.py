@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,7 @@ from trainer_core.client import TrainerClient
 from trainer_core.definition.initializers import FileDatasetInitializer, Initializer
 from trainer_core.definition.options import ActiveDeadlineSeconds
 from trainer_core.model.jobs import Category, Diagnosis, JobFailedError, Outcome
-from trainer_core.model.request import TrainJobRequest
-from trainer_core.testing.case import Contract, applies_to
+from trainer_core.testing.case import BuildRequest, Contract, Run, Submit, applies_to
 from trainer_core.testing.training_functions import (
     crash_at_exit,
     end_process,
@@ -23,8 +21,6 @@ from trainer_core.testing.training_functions import (
     return_undone,
     run_forever,
 )
-
-BuildRequest = Callable[..., TrainJobRequest]
 
 
 def _get_diagnosis(outcome: Outcome) -> Diagnosis:
@@ -37,10 +33,8 @@ def _get_diagnosis(outcome: Outcome) -> Diagnosis:
 class Failures(Contract):
     """A failed job has a diagnosis: category, reason, step, exit code, traceback and whether a retry can help."""
 
-    def test_an_exception_is_reported_with_the_traceback_of_the_user_code(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        diagnosis = _get_diagnosis(client.wait(client.submit(build_request(raise_error, {"reason": "no luck"}))))
+    def test_an_exception_is_reported_with_the_traceback_of_the_user_code(self, run: Run) -> None:
+        diagnosis = _get_diagnosis(run(raise_error, {"reason": "no luck"}))
         assert (diagnosis.category, diagnosis.reason) == (Category.USER_CODE, "KeyError: 'no luck'")
         assert (diagnosis.step, diagnosis.exit_code, diagnosis.retryable) == ("node-0", 1, False)
         assert "raise KeyError(reason)" in (diagnosis.traceback or "")
@@ -48,74 +42,62 @@ class Failures(Contract):
         frames = [line for line in (diagnosis.traceback or "").splitlines() if line.lstrip().startswith("File ")]
         assert len(frames) == 1
 
-    def test_a_failed_job_has_no_result(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        outcome = client.wait(client.submit(build_request(raise_error, {"reason": "no luck"})))
+    def test_a_failed_job_has_no_result(self, client: TrainerClient, run: Run) -> None:
+        outcome = run(raise_error, {"reason": "no luck"})
         assert (outcome.result, outcome.result_truncated, outcome.artifacts) == (None, False, {})
         assert client.get_job("job").steps[0].status == "Failed"
         assert "no luck" in (client.get_job("job").reason or "")
 
-    def test_a_nonzero_exit_code_fails_the_job(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        diagnosis = _get_diagnosis(client.wait(client.submit(build_request(exit_with, {"code": 3}))))
+    def test_a_nonzero_exit_code_fails_the_job(self, run: Run) -> None:
+        diagnosis = _get_diagnosis(run(exit_with, {"code": 3}))
         assert (diagnosis.category, diagnosis.exit_code, diagnosis.retryable) == (Category.USER_CODE, 3, False)
 
-    def test_an_exit_code_of_which_the_system_keeps_0_fails_the_job(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        diagnosis = _get_diagnosis(client.wait(client.submit(build_request(exit_with, {"code": 256}))))
+    def test_an_exit_code_of_which_the_system_keeps_0_fails_the_job(self, run: Run) -> None:
+        diagnosis = _get_diagnosis(run(exit_with, {"code": 256}))
         assert (diagnosis.category, diagnosis.retryable) == (Category.USER_CODE, False)
         assert diagnosis.reason.startswith("SystemExit: 256")
 
     # The debug backend would end the process of its caller.
     @applies_to(runs_in_background=True)
     def test_a_process_that_ends_with_0_before_its_function_returns_fails_the_job(
-        self, client: TrainerClient, build_request: BuildRequest
+        self, client: TrainerClient, run: Run
     ) -> None:
-        diagnosis = _get_diagnosis(client.wait(client.submit(build_request(end_process))))
+        diagnosis = _get_diagnosis(run(end_process))
         assert (diagnosis.category, diagnosis.retryable) == (Category.USER_CODE, False)
         assert "it ended with exit code 0 and without a record that its function returned" in diagnosis.reason
         assert client.get_job("job").status == "Failed"
 
     @applies_to(runs_in_background=True)
-    def test_a_crash_after_the_function_has_returned_is_a_note(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        outcome = client.wait(client.submit(build_request(crash_at_exit)))
+    def test_a_crash_after_the_function_has_returned_is_a_note(self, run: Run) -> None:
+        outcome = run(crash_at_exit)
         assert (outcome.status, outcome.result, outcome.metrics) == ("Complete", {"loss": 0.5}, {"loss": 0.5})
         assert outcome.result_note == "the process ended with SIGSEGV after the function had returned"
 
-    def test_a_function_that_returns_work_that_was_not_done_fails_the_job(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        diagnosis = _get_diagnosis(client.wait(client.submit(build_request(return_undone))))
+    def test_a_function_that_returns_work_that_was_not_done_fails_the_job(self, run: Run) -> None:
+        diagnosis = _get_diagnosis(run(return_undone))
         assert "return_undone returned dict of map, whose work was not done" in diagnosis.reason
 
-    def test_exit_code_0_completes_the_job(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        assert client.wait(client.submit(build_request(exit_with, {"code": 0}))).status == "Complete"
+    def test_exit_code_0_completes_the_job(self, run: Run) -> None:
+        assert run(exit_with, {"code": 0}).status == "Complete"
 
     @applies_to(reads_local_files=True)
-    def test_a_source_that_cannot_be_fetched_fails_the_initializer(
-        self, client: TrainerClient, build_request: BuildRequest, tmp_path: Path
-    ) -> None:
+    def test_a_source_that_cannot_be_fetched_fails_the_initializer(self, tmp_path: Path, run: Run) -> None:
         (tmp_path / "source").mkdir()
         (tmp_path / "source" / "digits.csv").symlink_to(tmp_path / "gone")
         fetch = Initializer(dataset=FileDatasetInitializer((tmp_path / "source").as_uri()))
-        diagnosis = _get_diagnosis(client.wait(client.submit(build_request(initializer=fetch))))
+        diagnosis = _get_diagnosis(run(initializer=fetch))
         assert (diagnosis.category, diagnosis.step) == (Category.INITIALIZER, "dataset-initializer")
         assert "digits.csv" in diagnosis.reason
 
-    def test_waiting_for_success_of_a_failed_job_raises_its_diagnosis(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        client.wait(client.submit(build_request(raise_error, {"reason": "no luck"})))
+    def test_waiting_for_success_of_a_failed_job_raises_its_diagnosis(self, client: TrainerClient, run: Run) -> None:
+        run(raise_error, {"reason": "no luck"})
         with pytest.raises(JobFailedError, match="UserCode in node-0: KeyError: 'no luck'") as failed:
             client.wait_for_job_status("job")
         assert failed.value.outcome == client.get_job_outcome("job")
 
     @applies_to(enforces_deadline=True)
-    def test_a_job_is_stopped_at_its_deadline(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        diagnosis = _get_diagnosis(
-            client.wait(client.submit(build_request(run_forever, options=[ActiveDeadlineSeconds(1)])))
-        )
+    def test_a_job_is_stopped_at_its_deadline(self, run: Run) -> None:
+        diagnosis = _get_diagnosis(run(run_forever, options=[ActiveDeadlineSeconds(1)]))
         assert (diagnosis.category, diagnosis.retryable) == (Category.DEADLINE, False)
         assert "1 s" in diagnosis.reason
 
@@ -130,17 +112,15 @@ class Failures(Contract):
         assert client.list_jobs() == []
 
     @applies_to(runs_in_background=True)
-    def test_a_job_cancelled_during_a_wait_has_failed(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        ref = client.submit(build_request(run_forever))
+    def test_a_job_cancelled_during_a_wait_has_failed(self, client: TrainerClient, submit: Submit) -> None:
+        ref = submit(run_forever)
         outcome = client.wait(ref, on_observation=lambda _: client.cancel("job"))
         assert (_get_diagnosis(outcome).category, _get_diagnosis(outcome).retryable) == (Category.DELETED, False)
         assert client.get_job_outcome("job") == outcome
 
     @applies_to(runs_in_background=True)
-    def test_a_job_cancelled_with_a_diagnosis_keeps_the_diagnosis(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        ref = client.submit(build_request(run_forever))
+    def test_a_job_cancelled_with_a_diagnosis_keeps_the_diagnosis(self, client: TrainerClient, submit: Submit) -> None:
+        ref = submit(run_forever)
         diagnosis = Diagnosis(category=Category.SCHEDULING, reason="no node has room for it", retryable=True)
         client.backend.cancel(ref, diagnosis=diagnosis)
         assert _get_diagnosis(client.get_job_outcome("job")) == diagnosis
@@ -148,7 +128,7 @@ class Failures(Contract):
         assert _get_diagnosis(client.get_job_outcome("job")) == diagnosis
 
     @applies_to(runs_in_background=True)
-    def test_a_job_deleted_during_a_wait_has_failed(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        ref = client.submit(build_request(run_forever))
+    def test_a_job_deleted_during_a_wait_has_failed(self, client: TrainerClient, submit: Submit) -> None:
+        ref = submit(run_forever)
         outcome = client.wait(ref, on_observation=lambda _: client.delete_job("job"))
         assert (_get_diagnosis(outcome).category, outcome.job) == (Category.DELETED, ref)

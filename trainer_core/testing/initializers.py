@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -13,11 +12,8 @@ import pytest
 from trainer_core.client import TrainerClient
 from trainer_core.definition.initializers import FileDatasetInitializer, FileModelInitializer, Initializer
 from trainer_core.definition.options import Name
-from trainer_core.model.request import TrainJobRequest
-from trainer_core.testing.case import Contract, applies_to
+from trainer_core.testing.case import BuildRequest, Contract, Run, applies_to
 from trainer_core.testing.training_functions import read_files
-
-BuildRequest = Callable[..., TrainJobRequest]
 
 
 def _get_path(uri: str) -> Path:
@@ -39,43 +35,37 @@ class Initializers(Contract):
 
     @applies_to(reads_local_files=True)
     def test_a_dataset_folder_is_available_at_the_dataset_path(
-        self, client: TrainerClient, build_request: BuildRequest, source: Path
+        self, client: TrainerClient, source: Path, run: Run
     ) -> None:
         fetch = Initializer(dataset=FileDatasetInitializer(source.as_uri()))
-        outcome = client.wait(client.submit(build_request(read_files, {"role": "dataset"}, initializer=fetch)))
+        outcome = run(read_files, {"role": "dataset"}, initializer=fetch)
         assert outcome.result == {"deep/er/test.csv": "3,4", "notes.txt": "some notes", "train.csv": "1,2"}
         assert [step.name for step in client.get_job("job").steps] == ["dataset-initializer", "node-0"]
 
     @applies_to(reads_local_files=True)
-    def test_symbolic_links_in_a_source_are_followed(
-        self, client: TrainerClient, build_request: BuildRequest, source: Path
-    ) -> None:
+    def test_symbolic_links_in_a_source_are_followed(self, source: Path, run: Run) -> None:
         folder = source.with_name("links")
         folder.mkdir()
         (folder / "file.csv").symlink_to(source / "train.csv")
         (folder / "folder").symlink_to(source / "deep")
         (folder / "cycle").symlink_to(folder)
         fetch = Initializer(dataset=FileDatasetInitializer(folder.as_uri()))
-        outcome = client.wait(client.submit(build_request(read_files, {"role": "dataset"}, initializer=fetch)))
+        outcome = run(read_files, {"role": "dataset"}, initializer=fetch)
         assert outcome.result == {"file.csv": "1,2", "folder/er/test.csv": "3,4"}
 
     @applies_to(reads_local_files=True)
-    def test_a_single_file_is_available_in_the_model_folder(
-        self, client: TrainerClient, build_request: BuildRequest, source: Path
-    ) -> None:
+    def test_a_single_file_is_available_in_the_model_folder(self, source: Path, run: Run) -> None:
         fetch = Initializer(model=FileModelInitializer((source / "train.csv").as_uri()))
-        outcome = client.wait(client.submit(build_request(read_files, {"role": "model"}, initializer=fetch)))
+        outcome = run(read_files, {"role": "model"}, initializer=fetch)
         assert outcome.result == {"train.csv": "1,2"}
 
     @applies_to(reads_local_files=True)
-    def test_files_matching_ignore_patterns_are_not_fetched(
-        self, client: TrainerClient, build_request: BuildRequest, source: Path
-    ) -> None:
+    def test_files_matching_ignore_patterns_are_not_fetched(self, source: Path, run: Run) -> None:
         for name in ("kept.bin", "deep/kept.bin", "deep/er/ignored.bin"):
             (source / name).write_text("x", encoding="utf-8")
         patterns = ["*.txt", "deep/er/i*", "t*.csv"]
         fetch = Initializer(dataset=FileDatasetInitializer(source.as_uri(), ignore_patterns=patterns))
-        outcome = client.wait(client.submit(build_request(read_files, {"role": "dataset"}, initializer=fetch)))
+        outcome = run(read_files, {"role": "dataset"}, initializer=fetch)
         assert set(outcome.result) == {"kept.bin", "deep/kept.bin"}
 
     @pytest.mark.parametrize("link", [True, False], ids=["linked", "copied"])
@@ -101,14 +91,11 @@ class Initializers(Contract):
 
     @applies_to(reads_local_files=True)
     def test_several_jobs_can_train_on_data_fetched_by_one_job(
-        self, client: TrainerClient, build_request: BuildRequest, source: Path
+        self, client: TrainerClient, source: Path, run: Run
     ) -> None:
         fetched = client.wait(client.initialize(Initializer(dataset=FileDatasetInitializer(source.as_uri()))))
         again = Initializer(dataset=FileDatasetInitializer(fetched.result["dataset"], link=True))
-        outcomes = [
-            client.wait(client.submit(build_request(read_files, {"role": "dataset"}, initializer=again, name=name)))
-            for name in ("one", "two")
-        ]
+        outcomes = [run(read_files, {"role": "dataset"}, initializer=again, name=name) for name in ("one", "two")]
         assert [outcome.result["train.csv"] for outcome in outcomes] == ["1,2", "1,2"]
 
     @applies_to(reads_local_files=True)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,40 +13,41 @@ from trainer_core.base.errors import JobNotFoundError
 from trainer_core.client import TrainerClient
 from trainer_core.definition.options import Suspend
 from trainer_core.model.jobs import Category
-from trainer_core.model.request import TrainJobRequest
-from trainer_core.testing.case import Contract, applies_to, wait_for_status, wait_until_suspended
+from trainer_core.testing.case import (
+    BuildRequest,
+    Contract,
+    Run,
+    Submit,
+    applies_to,
+    wait_for_status,
+    wait_until_suspended,
+)
 from trainer_core.testing.training_functions import exit_on_stop, return_value, run_forever
-
-BuildRequest = Callable[..., TrainJobRequest]
 
 
 class Lifecycle(Contract):
     """Deleting, cancelling, suspending and resuming a job is idempotent."""
 
-    def test_deleting_an_absent_job_succeeds(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        ref = client.submit(build_request())
+    def test_deleting_an_absent_job_succeeds(self, client: TrainerClient, submit: Submit) -> None:
+        ref = submit()
         client.delete_job("job")
         client.delete_job("job")
         client.delete_job(ref)
         client.delete_job("absent")
         assert client.list_jobs() == []
 
-    def test_the_name_of_a_deleted_job_can_be_used_again(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        old = client.submit(build_request(return_value, {"value": 1}))
+    def test_the_name_of_a_deleted_job_can_be_used_again(self, client: TrainerClient, submit: Submit) -> None:
+        old = submit(return_value, {"value": 1})
         client.delete_job("job")
         with pytest.raises(JobNotFoundError):
             client.observe(old)
-        new = client.submit(build_request(return_value, {"value": 2}))
+        new = submit(return_value, {"value": 2})
         assert client.wait(new).result == 2
 
-    def test_a_ref_never_matches_a_later_job_of_the_same_name(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        old = client.submit(build_request())
+    def test_a_ref_never_matches_a_later_job_of_the_same_name(self, client: TrainerClient, submit: Submit) -> None:
+        old = submit()
         client.delete_job("job")
-        new = client.submit(build_request())
+        new = submit()
         for read in (client.observe, client.backend.events, client.backend.get_request):
             with pytest.raises(JobNotFoundError):
                 read(old)
@@ -55,26 +55,22 @@ class Lifecycle(Contract):
         client.backend.cancel(old)
         assert client.wait(new).succeeded
 
-    def test_suspend_resume_and_cancel_do_not_change_a_finished_job(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        outcome = client.wait(client.submit(build_request(return_value, {"value": 1})))
+    def test_suspend_resume_and_cancel_do_not_change_a_finished_job(self, client: TrainerClient, run: Run) -> None:
+        outcome = run(return_value, {"value": 1})
         for call in (client.suspend, client.resume, client.cancel):
             call("job")
         assert client.get_job_outcome("job") == outcome
 
-    def test_cancelling_an_absent_job_succeeds(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        ref = client.submit(build_request())
+    def test_cancelling_an_absent_job_succeeds(self, client: TrainerClient, submit: Submit) -> None:
+        ref = submit()
         client.delete_job("job")
         client.cancel(ref)
         client.cancel("absent")
         assert client.list_jobs() == []
 
     @applies_to(runs_in_background=True)
-    def test_a_suspended_job_restarts_when_it_is_resumed(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        client.submit(build_request(run_forever))
+    def test_a_suspended_job_restarts_when_it_is_resumed(self, client: TrainerClient, submit: Submit) -> None:
+        submit(run_forever)
         wait_for_status(client, "job", "Running")
         for _ in range(2):
             client.suspend("job")
@@ -87,9 +83,9 @@ class Lifecycle(Contract):
 
     @applies_to(runs_in_background=True)
     def test_a_function_that_exits_with_0_because_it_is_stopped_does_not_complete_the_job(
-        self, client: TrainerClient, build_request: BuildRequest
+        self, client: TrainerClient, submit: Submit
     ) -> None:
-        client.submit(build_request(exit_on_stop))
+        submit(exit_on_stop)
         assert next(client.get_job_logs("job", follow=True)) == "it runs"
         client.suspend("job")
         assert wait_until_suspended(client, "job").status == "Suspended"
@@ -99,25 +95,25 @@ class Lifecycle(Contract):
         assert client.get_job_outcome("job").status == "Failed"
 
     @applies_to(runs_in_background=True)
-    def test_a_job_can_be_created_suspended(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        client.submit(build_request(return_value, {"value": 5}, options=[Suspend()]))
+    def test_a_job_can_be_created_suspended(self, client: TrainerClient, submit: Submit) -> None:
+        submit(return_value, {"value": 5}, options=[Suspend()])
         job = wait_for_status(client, "job", "Suspended")
         assert (job.started, [step.status for step in job.steps]) == (None, ["Pending"])
         client.resume("job")
         assert client.wait("job").result == 5
 
     @applies_to(runs_in_background=True)
-    def test_a_suspended_job_can_be_cancelled(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        client.submit(build_request(options=[Suspend()]))
+    def test_a_suspended_job_can_be_cancelled(self, client: TrainerClient, submit: Submit) -> None:
+        submit(options=[Suspend()])
         wait_for_status(client, "job", "Suspended")
         client.cancel("job")
         assert client.get_job_outcome("job").status == "Failed"
 
     @applies_to(runs_in_background=True)
     def test_a_cancellation_is_final_while_other_clients_suspend_and_resume(
-        self, client: TrainerClient, build_request: BuildRequest
+        self, client: TrainerClient, submit: Submit
     ) -> None:
-        ref = client.submit(build_request(run_forever))
+        ref = submit(run_forever)
         cancelled = threading.Event()
 
         def suspend_and_resume() -> None:

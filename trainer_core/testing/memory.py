@@ -4,18 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from trainer_core.client import TrainerClient
 from trainer_core.definition.options import Checkpoints, MoreMemory
 from trainer_core.model.jobs import AttemptMemory, Category
 from trainer_core.model.request import MoreMemory as Policy, Owner, TrainJobRequest
-from trainer_core.testing.case import Contract, applies_to
+from trainer_core.testing.case import BuildRequest, Contract, Submit, applies_to
 from trainer_core.testing.training_functions import run_out_of_memory
-
-BuildRequest = Callable[..., TrainJobRequest]
 
 _TASK = Owner(key="dag/run/task", slug="train", generation="1")
 #: The same task after a user has cleared it.
@@ -64,10 +60,10 @@ class MemoryOfAttempts(Contract):
 
     @applies_to(limits_memory=True)
     def test_more_memory_without_the_memory_of_the_first_attempt_is_refused(
-        self, client: TrainerClient, build_request: BuildRequest
+        self, client: TrainerClient, submit: Submit
     ) -> None:
         with pytest.raises(ValueError, match=r"^MoreMemory: the request names no memory"):
-            client.submit(build_request(options=[MoreMemory("1Gi")]))
+            submit(options=[MoreMemory("1Gi")])
         assert client.list_jobs() == []
 
     @applies_to(limits_memory=False)

@@ -5,17 +5,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from trainer_core.base.errors import UnsupportedError
 from trainer_core.client import TrainerClient
-from trainer_core.model.request import TrainJobRequest
-from trainer_core.testing.case import Contract, applies_to
-
-BuildRequest = Callable[..., TrainJobRequest]
+from trainer_core.testing.case import BuildRequest, Contract, Run, Submit, applies_to
 
 _FILES = {
     "digits/__init__.py": "",
@@ -76,10 +72,8 @@ class Projects(Contract):
             path.write_text(text, encoding="utf-8")
         return tmp_path / "project"
 
-    def test_the_modules_and_data_files_of_a_project_travel_with_its_function(
-        self, client: TrainerClient, build_request: BuildRequest, project: Path
-    ) -> None:
-        outcome = client.wait(client.submit(build_request("digits.train:train", {"values": "[1, 2]"}, code=project)))
+    def test_the_modules_and_data_files_of_a_project_travel_with_its_function(self, project: Path, run: Run) -> None:
+        outcome = run("digits.train:train", {"values": "[1, 2]"}, code=project)
         assert (outcome.status, outcome.result) == (
             "Complete",
             {"scaled": [9, 36], "data": "zero ü\n", "working directory": True, "child": "scale 3"},
@@ -106,23 +100,21 @@ class Projects(Contract):
             assert (outcome.status, outcome.result) == ("Complete", 1_000_000)
 
     @applies_to(reads_local_files=False)
-    def test_a_project_near_the_size_limit_travels_in_the_arguments(
-        self, client: TrainerClient, build_request: BuildRequest, project: Path
-    ) -> None:
+    def test_a_project_near_the_size_limit_travels_in_the_arguments(self, project: Path, run: Run) -> None:
         _write_noise(project, 640_000)
-        outcome = client.wait(client.submit(build_request("digits.size:measure", code=project)))
+        outcome = run("digits.size:measure", code=project)
         assert (outcome.status, outcome.result) == ("Complete", 640_000)
 
     @applies_to(reads_local_files=False)
     def test_a_large_project_is_refused_without_a_place_that_submitter_and_nodes_reach(
-        self, client: TrainerClient, build_request: BuildRequest, project: Path, tmp_path: Path
+        self, client: TrainerClient, project: Path, tmp_path: Path, submit: Submit
     ) -> None:
         _write_noise(project, 1_000_000)
         with pytest.raises(UnsupportedError, match=r"the largest are noise.bin \(1 MB\), .*give code_uri='s3://"):
-            client.submit(build_request("digits.size:measure", code=project))
+            submit("digits.size:measure", code=project)
         for uri, reason in (("pvc://claim/code", "reached by the nodes only"), (tmp_path.as_uri(), "do not reach")):
             with pytest.raises(UnsupportedError, match=f"code_uri: .*{reason}.*; use s3://"):
-                client.submit(build_request("digits.size:measure", code=project, code_uri=uri))
+                submit("digits.size:measure", code=project, code_uri=uri)
         assert client.list_jobs() == []
 
 

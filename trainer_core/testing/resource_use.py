@@ -4,15 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from trainer_core.client import TrainerClient
-from trainer_core.model.request import TrainJobRequest
 from trainer_core.model.resource_use import parse_resource_report, strip_resource_report
-from trainer_core.testing.case import Contract, applies_to
+from trainer_core.testing.case import Contract, Run, applies_to
 from trainer_core.testing.training_functions import return_value, wait_for_resource_report
-
-BuildRequest = Callable[..., TrainJobRequest]
 
 _OFTEN = {"TRAINJOB_RESOURCE_INTERVAL": "0.2"}
 
@@ -22,9 +17,9 @@ class ResourceReports(Contract):
 
     @applies_to(reports_resource_use=True)
     def test_the_use_of_resources_is_in_the_outcome_and_in_lines_of_the_log(
-        self, client: TrainerClient, build_request: BuildRequest
+        self, client: TrainerClient, run: Run
     ) -> None:
-        outcome = client.wait(client.submit(build_request(wait_for_resource_report, env=_OFTEN)))
+        outcome = run(wait_for_resource_report, env=_OFTEN)
         use = outcome.resource_use
         assert use is not None
         assert (use.nodes, use.gpus, use.gpu_hours) == (1, 0, 0.0)
@@ -38,12 +33,12 @@ class ResourceReports(Contract):
         assert list(client.get_job_logs("job")) == []
 
     @applies_to(reports_resource_use=True, runs_multiple_nodes=True)
-    def test_every_node_reports_its_use_of_resources(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        outcome = client.wait(client.submit(build_request(wait_for_resource_report, env=_OFTEN, num_nodes=2)))
+    def test_every_node_reports_its_use_of_resources(self, run: Run) -> None:
+        outcome = run(wait_for_resource_report, env=_OFTEN, num_nodes=2)
         assert outcome.resource_use is not None
         assert outcome.resource_use.nodes == 2
 
     @applies_to(reports_resource_use=False)
-    def test_no_use_of_resources_is_reported(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        outcome = client.wait(client.submit(build_request(return_value, env=_OFTEN)))
+    def test_no_use_of_resources_is_reported(self, client: TrainerClient, run: Run) -> None:
+        outcome = run(return_value, env=_OFTEN)
         assert (outcome.resource_use, list(client.get_job_logs("job"))) == (None, [])

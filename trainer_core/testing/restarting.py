@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,10 +14,8 @@ from trainer_core.definition.options import Checkpoints, RestartPolicy
 from trainer_core.model.jobs import Category, Outcome
 from trainer_core.model.request import Owner, TrainJobRequest
 from trainer_core.model.restart_rules import RestartRules
-from trainer_core.testing.case import BackendCase, Contract, applies_to
+from trainer_core.testing.case import BackendCase, BuildRequest, Contract, Run, Submit, applies_to
 from trainer_core.testing.training_functions import exit_in_turn, exit_with
-
-BuildRequest = Callable[..., TrainJobRequest]
 
 _TASK = Owner(key="dag/run/task", slug="train", generation="1")
 #: The same task after a user has cleared it.
@@ -74,10 +71,10 @@ class Restarting(Contract):
 
     @applies_to(restarts_in_place=True)
     def test_a_training_that_waits_for_its_restart_can_be_cancelled(
-        self, client: TrainerClient, build_request: BuildRequest
+        self, client: TrainerClient, submit: Submit
     ) -> None:
         policy = RestartPolicy(exit_codes={3: "free"}, delay="1h")
-        ref = client.submit(build_request(exit_with, {"code": 3}, options=[policy]))
+        ref = submit(exit_with, {"code": 3}, options=[policy])
         with client.follow(ref) as follower:
             while not (follower.next_observation(30).queued or "").startswith("started again in 300 s: UserCode"):
                 pass
@@ -87,11 +84,9 @@ class Restarting(Contract):
         assert (outcome.diagnosis.category, _summarize(outcome)) == (Category.DELETED, ("Failed", 0, 0, []))
 
     @applies_to(restarts_trainings=True, restarts_in_place=False)
-    def test_a_training_is_not_started_again_until_a_process_waits(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
+    def test_a_training_is_not_started_again_until_a_process_waits(self, client: TrainerClient, submit: Submit) -> None:
         policy = RestartPolicy(exit_codes={3: "free"}, delay=0)
-        outcome = client.wait(client.submit(build_request(exit_with, {"code": 3}, options=[policy])), restarts=False)
+        outcome = client.wait(submit(exit_with, {"code": 3}, options=[policy]), restarts=False)
         assert _summarize(outcome) == ("Failed", 0, 0, [])
         assert outcome.restarts is not None
         assert outcome.restarts.following is not None
@@ -132,20 +127,16 @@ class Restarting(Contract):
         assert len({first.uid, retried.uid, cleared.uid}) == len(client.list_jobs()) == 3
 
     @applies_to(restarts_trainings=True)
-    def test_a_failure_that_a_retry_cannot_fix_does_not_restart_unless_the_policy_says_so(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
+    def test_a_failure_that_a_retry_cannot_fix_does_not_restart_unless_the_policy_says_so(self, run: Run) -> None:
         policy = RestartPolicy(exit_codes={4: "free"}, delay=0)
-        outcome = client.wait(client.submit(build_request(exit_with, {"code": 3}, options=[policy])))
+        outcome = run(exit_with, {"code": 3}, options=[policy])
         assert _summarize(outcome) == ("Failed", 0, 0, [])
         assert outcome.diagnosis is not None
         assert (outcome.diagnosis.category, outcome.diagnosis.retryable) == (Category.USER_CODE, False)
 
     @applies_to(restarts_trainings=True)
-    def test_without_the_option_an_outcome_has_no_restarts(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        outcome = client.wait(client.submit(build_request(exit_with, {"code": 3})))
+    def test_without_the_option_an_outcome_has_no_restarts(self, run: Run) -> None:
+        outcome = run(exit_with, {"code": 3})
         assert outcome.restarts is None
         assert "restarts" not in outcome.to_dict()
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,10 +12,8 @@ from trainer_core.client import TrainerClient
 from trainer_core.definition.options import Checkpoints, Reuse
 from trainer_core.model.jobs import TrainJobRef
 from trainer_core.model.request import Owner, Reuse as Policy, TrainJobRequest
-from trainer_core.testing.case import BackendCase, Contract, applies_to
+from trainer_core.testing.case import BackendCase, BuildRequest, Contract, applies_to
 from trainer_core.testing.training_functions import return_value
-
-BuildRequest = Callable[..., TrainJobRequest]
 
 _DAYS = Reuse("30d")
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,12 @@ from trainer_core.definition.options import Checkpoints, Name
 from trainer_core.definition.template import TrainJobTemplate
 from trainer_core.definition.trainers import CustomTrainer
 from trainer_core.model.jobs import Category, Diagnosis, ObjectiveReport
-from trainer_core.model.request import Owner, TrainJobRequest
+from trainer_core.model.request import Owner
 from trainer_core.node import env
 from trainer_core.search.definition import Asha, GridSearch, Objective, RandomSearch, SearchDefinition, TrialConfig
-from trainer_core.testing.case import BackendCase, Contract, applies_to, count_nodes
+from trainer_core.testing.case import BackendCase, BuildRequest, Contract, Run, applies_to, count_nodes
 from trainer_core.testing.training_functions import report_loss, return_loss, wait_with_parameters
 
-BuildRequest = Callable[..., TrainJobRequest]
 #: Seconds to wait for a report; far more than needed.
 _TIMEOUT = 300.0
 #: What `RandomSearch(random_state=7)` draws from it, on every machine.
@@ -196,10 +194,8 @@ def _list_rungs(objective: ObjectiveReport | None) -> list[tuple[Any, ...]]:
 class EarlyStops(Contract):
     """The values of a trial at rungs are known while it runs, and of each trial that has ended."""
 
-    def test_rungs_between_two_lines_of_progress_are_in_the_outcome(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        outcome = client.wait(client.submit(build_request(report_loss, {"steps": 4}, env=_build_settings())))
+    def test_rungs_between_two_lines_of_progress_are_in_the_outcome(self, run: Run) -> None:
+        outcome = run(report_loss, {"steps": 4}, env=_build_settings())
         assert _list_rungs(outcome.objective) == [(0, 1, 1.0), (1, 3, 1 / 3)]
         assert outcome.objective is not None
         assert (outcome.objective.value, outcome.objective.step, outcome.objective.best) == (0.25, 4, 0.25)

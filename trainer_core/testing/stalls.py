@@ -4,18 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from trainer_core.client import TrainerClient
 from trainer_core.definition.options import Checkpoints, Stalled
 from trainer_core.model.jobs import Category
-from trainer_core.model.request import Owner, Stalled as Policy, TrainJobRequest
-from trainer_core.testing.case import Contract, applies_to
+from trainer_core.model.request import Owner, Stalled as Policy
+from trainer_core.testing.case import BuildRequest, Contract, Run, applies_to
 from trainer_core.testing.training_functions import hang_once
-
-BuildRequest = Callable[..., TrainJobRequest]
 
 _TASK = Owner(key="dag/run/task", slug="train", generation="1")
 _OPTIONS = [Checkpoints(grace=3), Stalled(after="3s", save="5m")]
@@ -43,10 +39,8 @@ class Stalls(Contract):
         assert (second.status, second.resumed_from, second.result) == ("Complete", 1, 1)
 
     @applies_to(notices_stalls=True, restarts_processes=True)
-    def test_a_training_that_hangs_on_one_node_continues_in_the_same_attempt(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        outcome = client.wait(client.submit(build_request(hang_once, owner=_TASK, options=_OPTIONS)))
+    def test_a_training_that_hangs_on_one_node_continues_in_the_same_attempt(self, run: Run) -> None:
+        outcome = run(hang_once, owner=_TASK, options=_OPTIONS)
         assert (outcome.status, outcome.resumed_from, outcome.result) == ("Complete", 1, 1)
 
     @applies_to(notices_stalls=False)

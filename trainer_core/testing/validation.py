@@ -47,10 +47,8 @@ from trainer_core.definition.options.distributed_config import DistributedConfig
 from trainer_core.definition.trainers import CustomTrainer, CustomTrainerContainer
 from trainer_core.model.option import BaseOption
 from trainer_core.model.request import TrainJobRequest
-from trainer_core.testing.case import BackendCase, Contract, applies_to
+from trainer_core.testing.case import BackendCase, BuildRequest, Contract, applies_to
 from trainer_core.testing.training_functions import return_value
-
-BuildRequest = Callable[..., TrainJobRequest]
 
 _SECRET = "hf_a-secret-token"  # noqa: S105 -- a fake token for the test of leaks
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,53 +11,42 @@ import pytest
 from trainer_core.base.errors import JobEndedError, JobNotFoundError, WaitTimeoutError
 from trainer_core.client import TrainerClient
 from trainer_core.model.jobs import JobFailedError, TrainJob
-from trainer_core.model.request import TrainJobRequest
-from trainer_core.testing.case import Contract, applies_to, wait_for_status
+from trainer_core.testing.case import Contract, Run, Submit, applies_to, wait_for_status
 from trainer_core.testing.training_functions import raise_error, run_forever
-
-BuildRequest = Callable[..., TrainJobRequest]
 
 
 class Waiting(Contract):
     """A wait ends with the requested status, with an error if it has become unreachable, or at its timeout."""
 
-    def test_waiting_for_success_returns_the_complete_job(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        client.submit(build_request())
+    def test_waiting_for_success_returns_the_complete_job(self, client: TrainerClient, submit: Submit) -> None:
+        submit()
         job = client.wait_for_job_status("job", polling_interval=1)
         assert (job.name, job.status) == ("job", "Complete")
 
-    def test_waiting_for_failure_returns_the_failed_job(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        client.wait(client.submit(build_request(raise_error, {"reason": "no luck"})))
+    def test_waiting_for_failure_returns_the_failed_job(self, client: TrainerClient, run: Run) -> None:
+        run(raise_error, {"reason": "no luck"})
         assert client.wait_for_job_status("job", {"Failed", "Complete"}, polling_interval=1).status == "Failed"
 
-    def test_callbacks_receive_the_job_at_each_poll(self, client: TrainerClient, build_request: BuildRequest) -> None:
+    def test_callbacks_receive_the_job_at_each_poll(self, client: TrainerClient, run: Run) -> None:
         seen: list[TrainJob] = []
-        client.wait(client.submit(build_request()))
+        run()
         last = client.wait_for_job_status("job", polling_interval=1, callbacks=[seen.append, seen.append])
         assert seen[-2:] == [last, last]
         assert {job.name for job in seen} == {"job"}
 
-    def test_waiting_for_an_unreachable_status_raises(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        client.wait(client.submit(build_request()))
+    def test_waiting_for_an_unreachable_status_raises(self, client: TrainerClient, run: Run) -> None:
+        run()
         with pytest.raises(JobEndedError, match="Complete and cannot become Failed or Suspended"):
             client.wait_for_job_status("job", {"Suspended", "Failed"})
 
-    def test_waiting_for_another_status_of_a_failed_job_raises(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        client.wait(client.submit(build_request(raise_error, {"reason": "no luck"})))
+    def test_waiting_for_another_status_of_a_failed_job_raises(self, client: TrainerClient, run: Run) -> None:
+        run(raise_error, {"reason": "no luck"})
         with pytest.raises(JobFailedError, match="no luck"):
             client.wait_for_job_status("job", {"Running"})
 
     @applies_to(runs_in_background=True)
-    def test_a_wait_that_times_out_does_not_stop_the_job(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        ref = client.submit(build_request(run_forever))
+    def test_a_wait_that_times_out_does_not_stop_the_job(self, client: TrainerClient, submit: Submit) -> None:
+        ref = submit(run_forever)
         wait_for_status(client, "job", "Running")
         with pytest.raises(WaitTimeoutError, match="has not been stopped"):
             client.wait_for_job_status("job", timeout=2, polling_interval=1)
@@ -67,8 +55,8 @@ class Waiting(Contract):
         assert client.observe(ref).status == "Running"
 
     @applies_to(runs_in_background=False)
-    def test_a_job_is_finished_when_submit_returns(self, client: TrainerClient, build_request: BuildRequest) -> None:
-        ref = client.submit(build_request())
+    def test_a_job_is_finished_when_submit_returns(self, client: TrainerClient, submit: Submit) -> None:
+        ref = submit()
         assert client.wait(ref, timeout=0) == client.get_job_outcome("job")
 
     @pytest.mark.parametrize(
