@@ -197,10 +197,9 @@ class Checkpointing(Contract):
         assert _wait_for_progress(client, "resumed_from") >= saved
 
     def test_a_place_that_the_backend_does_not_have_is_refused_before_anything_is_created(
-        self, client: TrainerClient, build_request: BuildRequest
+        self, client: TrainerClient, submit: Submit
     ) -> None:
         options = [Checkpoints("s3://bucket", load="pvc://claim"), Name("job")]
-        request = build_request(save_checkpoints, {"steps": 1}, options=options)
         with pytest.raises(UnsupportedError, match="Checkpoints load: pvc://claim is at another kind of place"):
-            client.submit(request)
+            submit(save_checkpoints, {"steps": 1}, options=options)
         assert client.list_jobs() == []

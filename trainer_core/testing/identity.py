@@ -65,12 +65,9 @@ class Identity(Contract):
         assert client.wait(ref).result == key
         assert [(job.name, job.partition) for job in client.list_jobs(partition=key)] == [("job", key)]
 
-    def test_a_job_of_another_partition_is_not_attached_to(
-        self, client: TrainerClient, build_request: BuildRequest, submit: Submit
-    ) -> None:
+    def test_a_job_of_another_partition_is_not_attached_to(self, client: TrainerClient, submit: Submit) -> None:
         submit(options=[Partition("emea")])
-        again = build_request(options=[Partition("emea")])
-        assert client.submit(again) == client.get_job_ref("job")
+        assert submit(options=[Partition("emea")]) == client.get_job_ref("job")
         with pytest.raises(ConflictError, match=r"'job' trains for partition 'emea', not 'apac'; choose another"):
             submit(options=[Partition("apac")])
 

@@ -108,11 +108,8 @@ class Initializers(Contract):
         assert "found in" in next(client.get_job_logs("two", step="dataset-initializer"))
 
     @applies_to(reads_local_files=True)
-    def test_a_changed_source_is_fetched_again(
-        self, client: TrainerClient, build_request: BuildRequest, source: Path
-    ) -> None:
+    def test_a_changed_source_is_fetched_again(self, client: TrainerClient, source: Path, run: Run) -> None:
         fetch = Initializer(dataset=FileDatasetInitializer(source.as_uri()))
         client.wait(client.initialize(fetch, [Name("one")]))
         (source / "train.csv").write_text("5,6,7", encoding="utf-8")
-        request = build_request(read_files, {"role": "dataset"}, initializer=fetch, name="two")
-        assert client.wait(client.submit(request)).result["train.csv"] == "5,6,7"
+        assert run(read_files, {"role": "dataset"}, initializer=fetch, name="two").result["train.csv"] == "5,6,7"

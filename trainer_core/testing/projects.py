@@ -79,11 +79,8 @@ class Projects(Contract):
             {"scaled": [9, 36], "data": "zero ü\n", "working directory": True, "child": "scale 3"},
         )
 
-    def test_the_traceback_of_a_project_has_the_paths_of_its_files(
-        self, client: TrainerClient, build_request: BuildRequest, project: Path
-    ) -> None:
-        request = build_request("digits.train:train", {"values": [], "broken": True}, code=project)
-        outcome = client.wait(client.submit(request))
+    def test_the_traceback_of_a_project_has_the_paths_of_its_files(self, project: Path, run: Run) -> None:
+        outcome = run("digits.train:train", {"values": [], "broken": True}, code=project)
         assert outcome.diagnosis is not None
         assert outcome.diagnosis.reason == "RuntimeError: no convergence"
         files = [line.split('"')[1] for line in str(outcome.diagnosis.traceback).splitlines() if '  File "' in line]

@@ -34,24 +34,20 @@ class Restarting(Contract):
 
     @applies_to(restarts_trainings=True)
     def test_a_training_is_started_again_from_its_checkpoint_until_it_is_complete(
-        self, case: BackendCase, client: TrainerClient, build_request: BuildRequest
+        self, case: BackendCase, run: Run
     ) -> None:
         policy = RestartPolicy(max_restarts=1, exit_codes={3: "free"}, delay=0, no_progress=1)
         options, runtime = [Checkpoints(every_steps=1), policy], case.runtime_without_restarts
-        request = build_request(exit_in_turn, {"codes": [3, 3]}, options=options, runtime=runtime)
-        outcome = client.wait(client.submit(request))
+        outcome = run(exit_in_turn, {"codes": [3, 3]}, options=options, runtime=runtime)
         assert _summarize(outcome) == ("Complete", 2, 0, [("UserCode", False)] * 2)
         assert [cause.step for cause in outcome.restarts.causes] == [1, 2]  # type: ignore[union-attr]
         assert (outcome.result, outcome.resumed_from) == (3, 2)
 
     @applies_to(restarts_trainings=True)
-    def test_the_same_failures_lead_to_the_same_restarts_on_every_backend(
-        self, case: BackendCase, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
+    def test_the_same_failures_lead_to_the_same_restarts_on_every_backend(self, case: BackendCase, run: Run) -> None:
         policy = RestartPolicy(max_restarts=2, free=["OutOfMemory"], exit_codes={3: "count", 4: "free"}, delay=0)
         options, runtime = [Checkpoints(every_steps=1), policy], case.runtime_without_restarts
-        request = build_request(exit_in_turn, {"codes": [4, 3, 1, 2, 3]}, options=options, runtime=runtime)
-        outcome = client.wait(client.submit(request))
+        outcome = run(exit_in_turn, {"codes": [4, 3, 1, 2, 3]}, options=options, runtime=runtime)
         causes = [("UserCode", False), ("UserCode", True), ("OutOfMemory", False), ("Infrastructure", True)]
         assert _summarize(outcome) == ("Failed", 4, 2, causes)
         assert [cause.step for cause in outcome.restarts.causes] == [1, 2, 3, 4]  # type: ignore[union-attr]
@@ -59,11 +55,10 @@ class Restarting(Contract):
 
     @applies_to(restarts_in_place=True)
     def test_a_training_is_started_again_in_the_same_job_without_a_process_that_waits(
-        self, client: TrainerClient, build_request: BuildRequest
+        self, client: TrainerClient, submit: Submit
     ) -> None:
         policy = RestartPolicy(max_restarts=1, exit_codes={3: "count"}, delay=0)
-        request = build_request(exit_in_turn, {"codes": [3, 3]}, options=[Checkpoints(), policy])
-        ref = client.submit(request)
+        ref = submit(exit_in_turn, {"codes": [3, 3]}, options=[Checkpoints(), policy])
         outcome = client.wait(ref, restarts=False)
         assert _summarize(outcome) == ("Failed", 1, 1, [("UserCode", True)])
         assert (outcome.job, outcome.checkpoint, outcome.resumed_from) == (ref, 2, 1)
@@ -94,11 +89,10 @@ class Restarting(Contract):
 
     @applies_to(restarts_trainings=True, is_visible_to_other_clients=True)
     def test_two_processes_that_wait_share_one_budget(
-        self, case: BackendCase, client: TrainerClient, build_request: BuildRequest, tmp_path: Path
+        self, case: BackendCase, client: TrainerClient, tmp_path: Path, submit: Submit
     ) -> None:
         policy = RestartPolicy(max_restarts=1, exit_codes={3: "count"}, delay=0)
-        request = build_request(exit_with, {"code": 3}, owner=_TASK, options=[policy])
-        ref = client.submit(request)
+        ref = submit(exit_with, {"code": 3}, owner=_TASK, options=[policy])
         with ThreadPoolExecutor(2) as pool:
             outcomes = list(pool.map(lambda each: each.wait(ref), (client, case.connect(tmp_path / "state"))))
         for outcome in outcomes:

@@ -11,7 +11,7 @@ import pytest
 
 from trainer_core.client import TrainerClient
 from trainer_core.model.jobs import Observation, Outcome
-from trainer_core.testing.case import BuildRequest, Contract, Run, Submit, applies_to
+from trainer_core.testing.case import Contract, Run, Submit, applies_to
 from trainer_core.testing.training_functions import (
     clear_environment,
     diverge,
@@ -135,18 +135,12 @@ class Results(Contract):
         outcome = run(report_progress, {"steps": 2})
         assert Outcome.from_json(outcome.to_json()) == outcome
 
-    def test_environment_variables_reach_the_training_unchanged(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
+    def test_environment_variables_reach_the_training_unchanged(self, run: Run) -> None:
         value = "a b=\"c\" '$HOME' `x` ü\n"
-        request = build_request(return_env, {"name": "GREETING"}, env={"GREETING": value})
-        assert client.wait(client.submit(request)).result == value
+        assert run(return_env, {"name": "GREETING"}, env={"GREETING": value}).result == value
 
-    def test_the_job_name_is_an_environment_variable_of_the_training(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        request = build_request(return_env, {"name": "TRAINJOB_NAME"}, name="digits")
-        assert client.wait(client.submit(request)).result == "digits"
+    def test_the_job_name_is_an_environment_variable_of_the_training(self, run: Run) -> None:
+        assert run(return_env, {"name": "TRAINJOB_NAME"}, name="digits").result == "digits"
 
     @applies_to(installs_packages=False)
     def test_packages_are_refused_by_a_backend_that_cannot_install_them(
@@ -157,10 +151,7 @@ class Results(Contract):
         assert client.list_jobs() == []
 
     @applies_to(installs_packages=True)
-    def test_a_failed_package_installation_fails_the_job(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        request = build_request(packages_to_install=["trainjob-no-such-package"], pip_index_urls=["file:///nowhere"])
-        outcome = client.wait(client.submit(request))
+    def test_a_failed_package_installation_fails_the_job(self, run: Run) -> None:
+        outcome = run(packages_to_install=["trainjob-no-such-package"], pip_index_urls=["file:///nowhere"])
         assert outcome.diagnosis is not None
         assert "trainjob-no-such-package" in outcome.diagnosis.reason

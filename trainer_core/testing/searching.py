@@ -21,7 +21,7 @@ from trainer_core.model.jobs import Category, Diagnosis, ObjectiveReport
 from trainer_core.model.request import Owner
 from trainer_core.node import env
 from trainer_core.search.definition import Asha, GridSearch, Objective, RandomSearch, SearchDefinition, TrialConfig
-from trainer_core.testing.case import BackendCase, BuildRequest, Contract, Run, applies_to, count_nodes
+from trainer_core.testing.case import BackendCase, Contract, Run, Submit, applies_to, count_nodes
 from trainer_core.testing.training_functions import report_loss, return_loss, wait_with_parameters
 
 #: Seconds to wait for a report; far more than needed.
@@ -202,21 +202,17 @@ class EarlyStops(Contract):
         assert (outcome.status, outcome.paused_at) == ("Complete", None)
 
     @applies_to(runs_in_background=True)
-    def test_a_trial_pauses_at_its_rung_with_a_checkpoint_and_is_complete(
-        self, client: TrainerClient, build_request: BuildRequest
-    ) -> None:
-        request = build_request(report_loss, {"steps": 30}, env=_build_settings(until=3), options=[Checkpoints()])
-        outcome = client.wait(client.submit(request))
+    def test_a_trial_pauses_at_its_rung_with_a_checkpoint_and_is_complete(self, run: Run) -> None:
+        outcome = run(report_loss, {"steps": 30}, env=_build_settings(until=3), options=[Checkpoints()])
         assert (outcome.status, outcome.paused_at, outcome.checkpoint, outcome.result) == ("Complete", 3, 3, None)
         assert _list_rungs(outcome.objective) == [(0, 1, 1.0), (1, 3, 1 / 3)]
 
     @applies_to(runs_in_background=True)
     def test_a_trial_that_is_stopped_early_keeps_its_reason_and_its_values(
-        self, client: TrainerClient, build_request: BuildRequest
+        self, client: TrainerClient, submit: Submit
     ) -> None:
         # It reports one step, and waits for SIGTERM before the second one.
-        request = build_request(report_loss, {"steps": 2, "wait_at": 2}, env=_build_settings(), options=[Checkpoints()])
-        ref = client.submit(request)
+        ref = submit(report_loss, {"steps": 2, "wait_at": 2}, env=_build_settings(), options=[Checkpoints()])
         end = time.monotonic() + _TIMEOUT
         while (progress := client.observe(ref).progress) is None or progress.objective is None:
             assert time.monotonic() < end
