@@ -43,20 +43,8 @@ _COLUMNS = "name,status,runtime,nodes,created,reason"
 
 #: What `trainjob get` prints of a TrainJob, beside its arguments.
 _DETAILS = (
-    "partition",
-    "function",
-    "code",
-    "packages",
-    "dag",
-    "run",
-    "task",
-    "dataset",
-    "model",
-    "memory",
-    "restarts",
-    "resumed_from",
-    "step",
-    "silent",
+    *("partition", "function", "code", "packages", "dag", "run", "task", "dataset", "model"),
+    *("memory", "restarts", "resumed_from", "step", "silent"),
 )
 
 _ENDED = (COMPLETE, FAILED)

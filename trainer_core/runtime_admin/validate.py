@@ -9,26 +9,10 @@ from trainer_core.runtime_admin import rules
 from trainer_core.runtime_admin.diagnostics import ERROR, Diagnostic, Diagnostics, build_error
 from trainer_core.runtime_admin.ml_policies import NEWEST, MlPolicyFields
 
-_RULES: tuple[Callable[[Mapping[str, Any]], Diagnostics], ...] = (
-    rules.check_kind,
-    rules.check_names,
-    rules.check_labels,
-    rules.check_spec,
-    rules.check_pod_group_policy,
-    rules.check_env_injection,
-    rules.check_framework,
-    rules.check_job_names,
-    rules.check_trainer,
-    rules.check_ancestors,
-    rules.check_labelled_jobs,
-    rules.check_job_templates,
-    rules.check_reserved_env,
-    rules.check_initializers,
-    rules.check_order,
-    rules.check_mpi,
-    rules.check_volume_claims,
-    rules.check_unknown_fields,
-)
+#: The rules of all versions of Trainer, in the order in which their module has them.
+_RULES: list[Callable[[Mapping[str, Any]], Diagnostics]] = [
+    check for name, check in vars(rules).items() if name.startswith("check_") and check is not rules.check_ml_policy
+]
 
 
 def validate_runtime(runtime: Mapping[str, Any], fields: MlPolicyFields = NEWEST) -> list[Diagnostic]:
