@@ -11,7 +11,7 @@ CLUSTER_TESTS := tests/kubernetes tests/training_operator tests/runai
 # Tests start thousands of processes. Each would compile the packages again: a sixth of the processor time.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo airflow-up airflow-e2e airflow-hosts install install-mlflow test test-ci test-all attack mutants test-airflow31 test-libraries newest newest-kubernetes lint format lock compile bench features pictures docs extras clean
+.PHONY: help demo airflow-up airflow-e2e airflow-hosts install install-mlflow test test-ci test-all attack mutants test-airflow31 test-libraries install-trl test-trl newest newest-kubernetes lint format lock compile bench features pictures docs extras clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -53,6 +53,11 @@ test-airflow31: .venv-airflow31/.done/airflow31 ## run the tests of the Airflow 
 
 test-libraries: .venv/.done/dev .venv-libraries/.done/libraries ## run the tests of checkpoints with transformers and Lightning
 	$(BIN)/python -m pytest tests/libraries $(ARGS)
+
+install-trl: .venv-trl/.done/trl ## install TRL into .venv-trl
+
+test-trl: .venv/.done/dev .venv-trl/.done/trl ## train language models with TRL
+	$(BIN)/python -m pytest tests/language_models $(ARGS)
 
 newest: .venv-newest/.done/newest newest-kubernetes ## run the tests with the newest versions of all dependencies, and list them
 	@tools/newer-than-constraints .venv-newest
@@ -108,6 +113,9 @@ clean: ## remove what builds, checks and tests leave (not .venv*)
 
 .venv-libraries/.done/libraries: tools/install pyproject.toml constraints.txt
 	@sh tools/install libraries
+
+.venv-trl/.done/trl: tools/install pyproject.toml constraints.txt
+	@sh tools/install trl
 
 .venv-newest/.done/newest: tools/install pyproject.toml
 	@sh tools/install newest

@@ -100,8 +100,12 @@ from .definition.template import (
 )
 from .definition.trainers import (
     BuiltinTrainer as BuiltinTrainer,
+    ConfigTrainer as ConfigTrainer,
     CustomTrainer as CustomTrainer,
     CustomTrainerContainer as CustomTrainerContainer,
+)
+from .definition.trl import (
+    TRLConfig as TRLConfig,
 )
 from .model.config import (
     ContainerBackendConfig as ContainerBackendConfig,

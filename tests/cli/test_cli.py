@@ -213,7 +213,7 @@ def test_list_prints_one_line_for_each_job_newest_first(trainjob):
 
 
 def test_runtimes_lists_runtimes_and_the_packages_of_one(trainjob):
-    assert [runtime["name"] for runtime in trainjob.json("runtimes")] == ["python", "torch-distributed"]
+    assert [runtime["name"] for runtime in trainjob.json("runtimes")] == ["python", "torch-distributed", "trl-llm"]
     assert any(package.startswith("pydantic==") for package in trainjob.json("runtimes", "python")["packages"])
 
 

@@ -72,14 +72,14 @@ def names(source):
 
 
 def test_without_a_source_the_packaged_runtimes_are_listed():
-    assert names(None) == ["python", "torch-distributed"]
+    assert names(None) == ["python", "torch-distributed", "trl-llm"]
 
 
 @pytest.mark.parametrize("spelling", ["{}", "file://{}"])
 def test_runtimes_of_a_folder_take_precedence(tmp_path, spelling):
     (tmp_path / "mine.yaml").write_text(runtime("python") + "\n---\n" + runtime("mine"))
     found = RuntimeCatalog([spelling.format(tmp_path)])
-    assert [each.name for each in found.list()] == ["mine", "python", "torch-distributed"]
+    assert [each.name for each in found.list()] == ["mine", "python", "torch-distributed", "trl-llm"]
     assert found.list()[1].trainer.image == "mine:1"
 
 
@@ -119,7 +119,7 @@ def test_the_yaml_files_of_a_repository_folder_are_downloaded(web, monkeypatch):
 def test_without_a_network_the_packaged_runtimes_are_used_with_one_warning(web, caplog):
     source = f"{web.url}/nowhere.yaml"
     web.stop()
-    assert names(source) == ["python", "torch-distributed"] == names(source)
+    assert names(source) == ["python", "torch-distributed", "trl-llm"] == names(source)
     (warning,) = [record.getMessage() for record in caplog.records if source in record.getMessage()]
     address = web.url.removeprefix("http://")
     assert warning == (

@@ -59,7 +59,7 @@ ENV = (*JOBS, 0, "template", "spec", "template", "spec", "containers", 0, "env")
 )
 def test_an_invalid_runtime_is_skipped_with_a_warning(client, home, invalid, caplog):
     write(home, invalid)
-    assert sorted(runtime.name for runtime in client.list_runtimes()) == ["python", "torch-distributed"]
+    assert sorted(runtime.name for runtime in client.list_runtimes()) == ["python", "torch-distributed", "trl-llm"]
     assert "mine.yaml is skipped" in caplog.text
 
 
@@ -83,7 +83,12 @@ def write_bytes_that_are_no_text(path):
 def test_a_file_that_cannot_be_read_hides_no_other_runtime(client, home, make, caplog):
     write(home, RUNTIME)
     make(home / "runtimes" / "bad.yaml")
-    assert sorted(runtime.name for runtime in client.list_runtimes()) == ["mine", "python", "torch-distributed"]
+    assert sorted(runtime.name for runtime in client.list_runtimes()) == [
+        "mine",
+        "python",
+        "torch-distributed",
+        "trl-llm",
+    ]
     assert "bad.yaml is skipped" in caplog.text
 
 

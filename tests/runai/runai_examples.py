@@ -184,6 +184,12 @@ EXAMPLES = {
             ],
         )
     ),
+    "trl": Example(
+        lambda: build_request(
+            trainer={"trl": {"method": "dpo", "beta": 0.2, "num_nodes": 2, "resources_per_node": {"gpu": 4}}}
+        ),
+        BUILT_IN_TEMPLATES["trl-llm"],
+    ),
     "template": Example(
         lambda: build_request("blueprint", trainer=CustomTrainer(func=train, func_args={"epochs": 3})), build_template()
     ),

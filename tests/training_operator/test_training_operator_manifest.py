@@ -14,10 +14,12 @@ import yaml
 from fake_cluster import crds
 from training_operator_scene import CONTAINER, build_request
 
+from trainer_core import TRLConfig
 from trainer_core.backends.training_operator import config, manifest, runtime_templates, validation
 from trainer_core.base.errors import InvalidRequestError, UnsupportedError
 from trainer_core.k8s import labels
 from trainer_core.model.request import TrainJobRequest
+from trainer_core.packaging.argv_payload import find_payload
 from trainer_core.packaging.serializer import package
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -106,6 +108,15 @@ def test_a_request_renders_its_golden_file(case):
         path.write_text(text, encoding="utf-8")
     golden = path.read_text(encoding="utf-8")
     assert text == golden, "".join(difflib.unified_diff(golden.splitlines(True), text.splitlines(True)))
+
+
+def test_trl_is_a_pytorchjob_whose_nodes_start_torchrun():
+    trainer = TRLConfig(method="grpo", num_nodes=2).to_trainer({})
+    job = render(TrainJobRequest.parse({"name": "job", "runtime": {"name": "trl-llm"}, "trainer": trainer}))
+    assert crds.list_violations(job) == []
+    container = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    assert (container["image"], container["args"][0]) == ("huggingface/trl:1.16.0", "torchrun")
+    assert find_payload(job)["args"] == {"method": "grpo"}
 
 
 @pytest.mark.parametrize("case", REQUESTS)

@@ -41,7 +41,7 @@ def test_every_check_of_a_working_cluster_is_ok(cluster):
     assert report.fit
     assert {each.state for each in report.checks} == {"ok"}
     assert get_check(report, "training operator").found == "serves PyTorchJob, 1.9 or later"
-    assert get_check(report, "runtimes").found == "python, torch-distributed"
+    assert get_check(report, "runtimes").found == "python, torch-distributed, trl-llm"
 
 
 def test_an_operator_without_suspend_is_limited(cluster):

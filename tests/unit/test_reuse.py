@@ -245,7 +245,9 @@ def read_local(monkeypatch, tmp_path):
     monkeypatch.setattr(site, "ENABLE_USER_SITE", False)
 
     def read(request=None, runtime_env=None):
-        return local_versions.read_versions(request or ask(), LocalRuntime("python", "plain", 1, runtime_env or {}))
+        return local_versions.read_versions(
+            request or ask(), LocalRuntime("python", "plain", 1, runtime_env or {}, False)
+        )
 
     return read
 

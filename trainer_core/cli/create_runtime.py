@@ -134,9 +134,10 @@ def _build_runtime(
         "dataset": InitializerParameters(dataset) if dataset else None,
         "model": InitializerParameters(model) if model else None,
     }
-    if kind.value == "torchtune":
-        return runtime_builder.build_torchtune_runtime(parameters, **steps, storage=storage)
-    runtime = runtime_builder.BUILDERS[kind.value](parameters)
+    builder = runtime_builder.BUILDERS[kind.value]
+    if kind.value in runtime_builder.WITH_INITIALIZERS:
+        return builder(parameters, **steps, storage=storage)
+    runtime = builder(parameters)
     return runtime_builder.add_initializers(runtime, **steps, storage=storage) if dataset or model else runtime
 
 

@@ -151,7 +151,7 @@ def _flatten(
         "version": 1,
         **fields,
         "runtime": fields["runtime"] or _flatten_runtime(runtime),
-        "trainer": _flatten_trainer(trainer, fields["trainer"], folder),
+        "trainer": _flatten_trainer(trainer, fields["trainer"], folder, initializer_data or {}),
         "initializer": initializer_data,
     }
     if backend is None:
@@ -211,7 +211,9 @@ def _flatten_runtime(runtime: Any) -> dict[str, Any] | None:
     return {"name": runtime}
 
 
-def _flatten_trainer(trainer: Trainer | None, overrides: dict[str, Any], folder: Path | None) -> dict[str, Any] | None:
+def _flatten_trainer(
+    trainer: Trainer | None, overrides: dict[str, Any], folder: Path | None, sources: Mapping[str, Any]
+) -> dict[str, Any] | None:
     if trainer is None:
         # The runtime's own image, with another command or other arguments.
         return {"kind": "container", **overrides} if overrides else None
@@ -236,7 +238,8 @@ def _flatten_trainer(trainer: Trainer | None, overrides: dict[str, Any], folder:
     elif isinstance(trainer, CustomTrainerContainer):
         data = {"kind": "container", **_flatten_nodes(trainer)}
     elif isinstance(trainer, BuiltinTrainer):
-        return {**trainer.config.to_trainer(), **_remove_empty(overrides)}
+        uris = {role: source["storage_uri"] for role, source in sources.items()}
+        return {**trainer.config.to_trainer(uris), **_remove_empty(overrides)}
     else:
         raise ValueError(
             "trainer must be CustomTrainer, CustomTrainerContainer, BuiltinTrainer or a dict of their fields, "

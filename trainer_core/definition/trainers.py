@@ -149,10 +149,10 @@ class CustomTrainerContainer:
 
 @dataclass
 class BuiltinTrainer:
-    """Run a recipe that the runtime contains.
+    """Train by the settings of a library, without a function.
 
     Args:
-        config: Settings of the recipe.
+        config: Settings of the library: `TorchTuneConfig`, `TRLConfig`, or a recipe of another distribution.
 
     Raises:
         ValueError: Not the settings of a recipe.
@@ -174,12 +174,26 @@ class BuiltinTrainer:
             )
 
 
+@dataclass
+class ConfigTrainer(BuiltinTrainer):
+    """Train by the settings of a library: the name that Kubeflow proposes for it (kubeflow/sdk#626).
+
+    Args:
+        config: Settings of the library, such as a `TRLConfig`.
+
+    Example:
+        ```python
+        TrainerClient().train(runtime="trl-llm", trainer=ConfigTrainer(TRLConfig(method="dpo", beta=0.2)))
+        ```
+    """
+
+
 def trainer_from_dict(data: Mapping[str, Any]) -> CustomTrainer | CustomTrainerContainer | BuiltinTrainer:
     """Build a trainer from plain data, as in a YAML file.
 
     Args:
         data: Fields of a CustomTrainer (with ``func``), a BuiltinTrainer (the name of a recipe with its settings:
-            ``{"torchtune": {"epochs": 1}}``; torchtune's alone with ``config``) or a CustomTrainerContainer (with
+            ``{"trl": {"method": "sft"}}``; torchtune's alone with ``config``) or a CustomTrainerContainer (with
             ``image``). A secret in ``env`` is written ``{"name": …, "key": …}``.
 
     Raises:
@@ -199,8 +213,7 @@ def trainer_from_dict(data: Mapping[str, Any]) -> CustomTrainer | CustomTrainerC
         return BuiltinTrainer(find_recipe(name).from_dict(data[name]))
     fields = validation.list_names(data) or "no field"
     raise ValueError(
-        "trainer must have func (a function), image (a container) or the name of a recipe, such as torchtune; got "
-        f"{fields}"
+        f"trainer must have func (a function), image (a container) or the name of a recipe, such as trl; got {fields}"
     )
 
 

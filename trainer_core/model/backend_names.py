@@ -38,7 +38,10 @@ OWN_EXTENSIONS = {
 RECIPES_GROUP = "trainjob.recipes"
 #: The recipe of a request that names none.
 DEFAULT_RECIPE = "torchtune"
-OWN_RECIPES = {"torchtune": "trainer_core.model.torchtune:TorchTuneConfig"}
+OWN_RECIPES = {
+    "torchtune": "trainer_core.model.torchtune:TorchTuneConfig",
+    "trl": "trainer_core.definition.trl:TRLConfig",
+}
 _OWN = {GROUP: OWN_BACKENDS, EXTENSIONS_GROUP: OWN_EXTENSIONS, RECIPES_GROUP: OWN_RECIPES}
 
 

@@ -44,8 +44,13 @@ class Recipe:
         """Return the arguments of the program for settings as plain data, and the URI of the dataset, if any."""
         raise NotImplementedError
 
-    def to_trainer(self) -> dict[str, Any]:
-        """Return the trainer of a request as plain data: a program of the image, with its settings."""
+    def to_trainer(self, sources: Mapping[str, str]) -> dict[str, Any]:
+        """Return the trainer of a request as plain data: a program of the image, with its settings.
+
+        Args:
+            sources: URIs that initializers fetch, by role: ``dataset``, ``model``.
+        """
+        del sources
         config = _to_json_data(asdict(self))  # type: ignore[call-overload]  # A subclass is a dataclass.
         own = {name: value for name in self.trainer_fields if (value := config.pop(name, None))}
         name = {} if self.framework == backend_names.DEFAULT_RECIPE else {"recipe": self.framework}

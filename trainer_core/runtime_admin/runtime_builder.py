@@ -32,6 +32,7 @@ _DEFAULT_IMAGES = {
     "deepspeed": f"{_IMAGES}/deepspeed-runtime",
     "mlx": f"{_IMAGES}/mlx-runtime",
     "torchtune": f"{_IMAGES}/torchtune-trainer",
+    "trl": "huggingface/trl:1.16.0",
 }
 _SSHD = {
     "command": ["/usr/sbin/sshd"],
@@ -277,6 +278,22 @@ def build_torchtune_runtime(
     )
 
 
+def build_trl_runtime(
+    parameters: RuntimeParameters,
+    dataset: InitializerParameters | None = None,
+    model: InitializerParameters | None = None,
+    storage: StorageParameters | None = None,
+) -> Manifest:
+    """Build a runtime that fetches a dataset and a language model, and trains the model with TRL."""
+    command = parameters.command or ("torchrun", "-m", "trl.scripts.sft")
+    return add_initializers(
+        _build_single_job_runtime(replace(parameters, command=command), "trl", {"torch": {}}),
+        dataset=dataset or InitializerParameters("hf://trl-lib/Capybara"),
+        model=model or InitializerParameters("hf://Qwen/Qwen2.5-0.5B-Instruct"),
+        storage=storage,
+    )
+
+
 def add_initializers(
     runtime: Mapping[str, Any],
     *,
@@ -304,8 +321,9 @@ def add_initializers(
     return result
 
 
-#: Builder functions by framework.
-BUILDERS: Mapping[str, Callable[[RuntimeParameters], Manifest]] = {
+#: Builder functions by framework; those that fetch a dataset and a model take their parameters, too.
+WITH_INITIALIZERS = ("torchtune", "trl")
+BUILDERS: Mapping[str, Callable[..., Manifest]] = {
     "torch": build_torch_runtime,
     "jax": build_jax_runtime,
     "xgboost": build_xgboost_runtime,
@@ -314,6 +332,7 @@ BUILDERS: Mapping[str, Callable[[RuntimeParameters], Manifest]] = {
     "deepspeed": build_deepspeed_runtime,
     "mlx": build_mlx_runtime,
     "torchtune": build_torchtune_runtime,
+    "trl": build_trl_runtime,
 }
 
 

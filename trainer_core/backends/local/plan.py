@@ -88,7 +88,7 @@ def _render_nodes(
     folder: JobFolder,
 ) -> list[dict[str, Any]]:
     num_nodes = trainer.num_nodes or runtime.num_nodes
-    if runtime.framework != "torch" and (trainer.num_proc_per_node or 1) > 1:
+    if not runtime.is_torch and (trainer.num_proc_per_node or 1) > 1:
         raise UnsupportedError(
             f"runtime {runtime.name!r} starts one process on each node, not num_proc_per_node="
             f"{trainer.num_proc_per_node}; use torch-distributed, or more nodes"
@@ -96,7 +96,7 @@ def _render_nodes(
     num_processes = trainer.num_proc_per_node or _default_num_processes(trainer)
     check_process_count(num_nodes, num_processes)
     nodes = [
-        _render_node(rank, num_nodes, num_processes, trainer, runtime.framework, runtime_env, folder)
+        _render_node(rank, num_nodes, num_processes, trainer, runtime.is_torch, runtime_env, folder)
         for rank in range(num_nodes)
     ]
     return [{**node, "env": {**node["env"], **own_env}} for node in nodes]
@@ -107,7 +107,7 @@ def _render_node(
     num_nodes: int,
     num_processes: int,
     trainer: TrainerRequest,
-    framework: str,
+    is_torch: bool,
     runtime_env: dict[str, str],
     folder: JobFolder,
 ) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def _render_node(
     if trainer.result_uri:
         step_env[env.RESULT_URI] = trainer.result_uri
     bootstrap = str(folder.code / BOOTSTRAP)
-    if framework != "torch":
+    if not is_torch:
         step_env.update(RANK=str(rank), WORLD_SIZE=str(num_nodes))
         return {"name": name, "kind": "node", "command": [_PYTHON, bootstrap], "env": step_env}
     step_env.update(PET_NNODES=str(num_nodes), PET_NPROC_PER_NODE=str(num_processes), PET_NODE_RANK=str(rank))

@@ -23,12 +23,13 @@ class LocalRuntime:
     """The fields of a runtime that the local backend uses."""
 
     name: str
-    #: Value of the label ``trainer.kubeflow.org/framework``. ``torch`` is started with torchrun, all others with the
-    #: Python interpreter.
+    #: Value of the label ``trainer.kubeflow.org/framework``.
     framework: str
     num_nodes: int
     #: Environment variables of the container ``node``. Entries with ``valueFrom`` are ignored.
     env: dict[str, str]
+    #: Whether torchrun starts the processes, and not the Python interpreter: by the framework or the policy.
+    is_torch: bool
 
     def to_public(self) -> Runtime:
         """Return the runtime as `TrainerClient.get_runtime` shows it."""
@@ -40,7 +41,7 @@ class LocalRuntime:
             device="cpu",
             device_count=str(os.cpu_count() or 1),
         )
-        trainer.set_command(("torchrun",) if self.framework == "torch" else ("python",))
+        trainer.set_command(("torchrun",) if self.is_torch else ("python",))
         return Runtime(name=self.name, trainer=trainer, kind=RuntimeKind.CLUSTER_TRAINING_RUNTIME)
 
 
@@ -89,9 +90,10 @@ def _parse_runtime(raw: Mapping[str, Any]) -> LocalRuntime:
     container = _get_named_node(job["template"]["spec"]["template"]["spec"]["containers"], "containers")
     env = {entry["name"]: str(entry["value"]) for entry in container.get("env", ()) if "value" in entry}
     validation.check_env("env", env)
-    num_nodes = int(spec.get("mlPolicy", {}).get("numNodes", 1))
+    policy, framework = spec.get("mlPolicy", {}), metadata["labels"][FRAMEWORK_LABEL]
+    num_nodes = int(policy.get("numNodes", 1))
     validation.check_count("numNodes", num_nodes)
-    return LocalRuntime(metadata["name"], metadata["labels"][FRAMEWORK_LABEL], num_nodes, env)
+    return LocalRuntime(metadata["name"], framework, num_nodes, env, framework == "torch" or "torch" in policy)
 
 
 def _get_named_node(parts: list[dict[str, Any]], field: str) -> dict[str, Any]:

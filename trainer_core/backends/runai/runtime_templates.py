@@ -14,7 +14,7 @@ from trainer_core.model.runtimes import Runtime, RuntimeKind, RuntimeTrainer, Tr
 #: Namespace of the templates of all projects.
 SHARED_NAMESPACE = "runai"
 #: Launch policy of a framework, in the terms of Trainer's ``spec.mlPolicy``; other frameworks start plain processes.
-_POLICIES = {"torch": "torch", "deepspeed": "mpi", "mlx": "mpi", "mpi": "mpi"}
+_POLICIES = {"torch": "torch", "trl": "torch", "deepspeed": "mpi", "mlx": "mpi", "mpi": "mpi"}
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ BUILT_IN_TEMPLATES: Mapping[str, RuntimeTemplate] = {
     for template in (
         RuntimeTemplate("python", "python", "python:3.12-slim"),
         RuntimeTemplate("torch-distributed", "torch", "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"),
+        RuntimeTemplate("trl-llm", "trl", "huggingface/trl:1.16.0"),
         RuntimeTemplate("deepspeed-distributed", "deepspeed", "ghcr.io/kubeflow/trainer/deepspeed-runtime"),
         *(
             RuntimeTemplate(name, "torchtune", "ghcr.io/kubeflow/trainer/torchtune-trainer")
