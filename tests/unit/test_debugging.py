@@ -182,7 +182,7 @@ NAMED_OF_TRAINER = {
 }
 CARRIED_OF_TRAINER = {"kind", "code", "packages", "pip_index_urls", "env"}
 #: Only an image or a recipe has them, or they are about the way of the code.
-NOT_NEEDED_OF_TRAINER = {"command", "args", "config", "code_uri"}
+NOT_NEEDED_OF_TRAINER = {"command", "args", "config", "recipe", "code_uri"}
 
 
 def list_left_out(trainer=None, nodes=1, **fields):

@@ -66,6 +66,7 @@ CHANGES_OF_TRAINER = {
     "resources_per_node": {"resources_per_node": {"nvidia.com/gpu": 1}},
     "env": {"env": {"SEED": "1"}},
     "config": {"config": {"epochs": 1}},
+    "recipe": {"recipe": "trl"},
     "result_uri": {"result_uri": "/tmp/result.json"},
 }
 
