@@ -73,7 +73,7 @@ def write_yaml(tmp_path):
 def test_without_a_subcommand_runtimes_are_listed(run):
     code, out, _ = run("-o", "json")
 
-    assert (code, [runtime["name"] for runtime in json.loads(out)]) == (0, DEFAULT_RUNTIMES)
+    assert (code, [runtime["name"] for runtime in json.loads(out)]) == (0, [*DEFAULT_RUNTIMES, "trl-llm"])
     assert run() == run("list")
 
 

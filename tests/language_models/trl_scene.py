@@ -118,10 +118,10 @@ def resume(client: TrainerClient, root: Path, method: str, **settings) -> dict:
     again = client.retry(job)
     resumed = client.wait(again)
     undisturbed = client.wait(start(client, root, method, method, options, **values))
-    lines = [line for line in client.logs(again) if "resumed from step" in line.text]
+    lines = [line for line in client.get_job_logs(again) if "resumed from step" in line]
     return {
         "killed": [len(victims) > 0, killed.status],
-        "resumed": [line.text for line in lines],
+        "resumed": lines,
         "statuses": [resumed.status, undisturbed.status],
         "weights": [hash_weights(resumed), hash_weights(undisturbed)],
     }

@@ -187,6 +187,7 @@ def _add_callback() -> Any:
 
     class Callback(transformers.TrainerCallback):  # type: ignore[misc]
         metrics: Mapping[str, Any] = types.MappingProxyType({})
+        trainer: Any = None
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             progress(state.global_step, state.max_steps)
@@ -213,6 +214,14 @@ def _add_callback() -> Any:
 
     callback = Callback()
     transformers.trainer.DEFAULT_CALLBACKS.append(callback)
+    train = transformers.Trainer.train
+
+    def train_and_keep(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        # Freed at once, its process group of gloo can wait for a thread that waits for the lock of Python.
+        callback.trainer = trainer
+        return train(trainer, *args, **kwargs)
+
+    transformers.Trainer.train = train_and_keep
     return callback
 
 
