@@ -130,6 +130,18 @@ def test_a_candidate_is_promoted_only_if_it_is_better(dags, run_trainjob_dag, tr
     assert [asset.name for asset in assets_of(dags["promote_forecast"])] == ["energy-candidate"]
 
 
+def test_a_language_model_is_promoted_only_if_its_loss_in_the_evaluation_is_lower(
+    dags, run_trainjob_dag, trainjob_recorder
+):
+    made = completes({"artifacts": {"model": "file:///models/base"}})
+    losses = (3.5, 3.6, 3.4)
+    trained = [completes({"metrics": {"eval_loss": loss}, "artifacts": {"model": "file:///m"}}) for loss in losses]
+    trainjob_recorder.script(*(each for one in trained for each in (made, one)))
+    states = [run_trainjob_dag(dags["posttrain_llm"], logical_date=day(number)).states for number in (7, 8, 9)]
+
+    assert [each["promote"] for each in states] == ["success", "skipped", "success"]
+
+
 def assets_of(dag):
     """Return the schedule of a DAG."""
     return dag.timetable.asset_condition.objects
