@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+#: The resources of all modules that were loaded, those of a backend among them.
+_BY_NAME: dict[tuple[str, str], ApiResource] = {}
+
 
 @dataclass(frozen=True)
 class ApiResource:
@@ -20,6 +23,9 @@ class ApiResource:
     kind: str
     #: Whether its objects belong to a namespace.
     namespaced: bool = True
+
+    def __post_init__(self) -> None:
+        _BY_NAME[self.api_version, self.kind] = self
 
     @property
     def api_version(self) -> str:
@@ -40,11 +46,7 @@ CLUSTER_TRAINING_RUNTIMES = ApiResource(
     "trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes", "ClusterTrainingRuntime", namespaced=False
 )
 JOBSETS = ApiResource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
-#: Of the predecessor of Kubeflow Trainer.
-PYTORCH_JOBS = ApiResource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
 JOBS = ApiResource("batch", "v1", "jobs", "Job")
-TRAINING_WORKLOADS = ApiResource("run.ai", "v2alpha1", "trainingworkloads", "TrainingWorkload")
-DISTRIBUTED_WORKLOADS = ApiResource("run.ai", "v2alpha1", "distributedworkloads", "DistributedWorkload")
 PODS = ApiResource("", "v1", "pods", "Pod")
 EVENTS = ApiResource("", "v1", "events", "Event")
 EVENTS_V1 = ApiResource("events.k8s.io", "v1", "events", "Event")
@@ -61,12 +63,6 @@ WORKFLOWS = ApiResource("argoproj.io", "v1alpha1", "workflows", "Workflow")
 ACCESS_REVIEWS = ApiResource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
 )
-
-_BY_NAME = {
-    (resource.api_version, resource.kind): resource
-    for resource in tuple(vars().values())
-    if isinstance(resource, ApiResource)
-}
 
 
 def get_resource_of_object(raw: Mapping[str, Any]) -> ApiResource:

@@ -12,14 +12,8 @@ from fake_cluster.building import ANCESTOR, containers_of, patches, steps_of
 from fake_cluster.clock import micro_time
 from fake_cluster.store import Store
 from fake_cluster.writing import Intent
-from trainer_core.k8s.resources import (
-    CLUSTER_TRAINING_RUNTIMES,
-    JOBSETS,
-    PYTORCH_JOBS,
-    TRAINING_RUNTIMES,
-    TRAINJOBS,
-    ApiResource,
-)
+from trainer_core.backends.training_operator.parse import PYTORCH_JOBS
+from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES, JOBSETS, TRAINING_RUNTIMES, TRAINJOBS, ApiResource
 
 Raw = Mapping[str, Any]
 _OURS = {TRAINING_RUNTIMES.kind: TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES.kind: CLUSTER_TRAINING_RUNTIMES}

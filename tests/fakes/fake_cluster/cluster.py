@@ -35,19 +35,10 @@ from fake_cluster.schema import Schemas
 from fake_cluster.server import Request, Server
 from fake_cluster.store import Backup, Store
 from fake_cluster.trainer import Trainer
+from trainer_core.backends.runai.parse import DISTRIBUTED_WORKLOADS, TRAINING_WORKLOADS
+from trainer_core.backends.training_operator.parse import PYTORCH_JOBS
 from trainer_core.k8s import informer
-from trainer_core.k8s.resources import (
-    CLUSTER_TRAINING_RUNTIMES,
-    CRDS,
-    DISTRIBUTED_WORKLOADS,
-    JOBS,
-    JOBSETS,
-    PODS,
-    PYTORCH_JOBS,
-    TRAINING_WORKLOADS,
-    TRAINJOBS,
-    ApiResource,
-)
+from trainer_core.k8s.resources import CLUSTER_TRAINING_RUNTIMES, CRDS, JOBS, JOBSETS, PODS, TRAINJOBS, ApiResource
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration

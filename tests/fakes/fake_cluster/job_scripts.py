@@ -16,7 +16,9 @@ from fake_cluster.pytorch_pods import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE
 from fake_cluster.recorder import Recorder
 from fake_cluster.resource_kinds import stored_as
 from fake_cluster.store import Store
-from trainer_core.k8s.resources import DISTRIBUTED_WORKLOADS, PODS, PYTORCH_JOBS, TRAINING_WORKLOADS, TRAINJOBS
+from trainer_core.backends.runai.parse import DISTRIBUTED_WORKLOADS, TRAINING_WORKLOADS
+from trainer_core.backends.training_operator.parse import PYTORCH_JOBS
+from trainer_core.k8s.resources import PODS, TRAINJOBS
 
 #: On a TrainJob: names of lives, separated by commas.
 ANNOTATION = "fake-cluster/life"

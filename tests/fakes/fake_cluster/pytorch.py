@@ -10,7 +10,8 @@ from fake_cluster.conditions import condition, is_true
 from fake_cluster.history import Record
 from fake_cluster.recorder import Recorder
 from fake_cluster.store import Store, seconds_of
-from trainer_core.k8s.resources import PODS, PYTORCH_JOBS
+from trainer_core.backends.training_operator.parse import PYTORCH_JOBS
+from trainer_core.k8s.resources import PODS
 
 _CONTROLLER = "pytorchjob-controller"
 _AGAIN = 0.05

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainer_core.backends.runai.parse import DISTRIBUTED_WORKLOADS, TRAINING_WORKLOADS
+from trainer_core.backends.training_operator.parse import PYTORCH_JOBS
 from trainer_core.k8s import resources
 from trainer_core.k8s.resources import ApiResource
 
@@ -18,6 +20,7 @@ _OTHERS = (
     POD_DISRUPTION_BUDGETS,
     ApiResource("", "v1", "services", "Service"),
     ApiResource("", "v1", "serviceaccounts", "ServiceAccount"),
+    *(PYTORCH_JOBS, TRAINING_WORKLOADS, DISTRIBUTED_WORKLOADS),
 )
 _WITH_STATUS = {
     *(
@@ -26,9 +29,9 @@ _WITH_STATUS = {
         resources.VOLUME_CLAIMS,
         resources.JOBSETS,
         resources.TRAINJOBS,
-        resources.PYTORCH_JOBS,
+        PYTORCH_JOBS,
     ),
-    *(resources.TRAINING_WORKLOADS, resources.DISTRIBUTED_WORKLOADS),
+    *(TRAINING_WORKLOADS, DISTRIBUTED_WORKLOADS),
     NAMESPACES,
     POD_DISRUPTION_BUDGETS,
 }

@@ -10,7 +10,9 @@ from fake_cluster.conditions import is_true
 from fake_cluster.history import Record
 from fake_cluster.recorder import Recorder
 from fake_cluster.store import Store, seconds_of
-from trainer_core.k8s.resources import DISTRIBUTED_WORKLOADS, PODS, PYTORCH_JOBS, TRAINING_WORKLOADS, ApiResource
+from trainer_core.backends.runai.parse import DISTRIBUTED_WORKLOADS, TRAINING_WORKLOADS
+from trainer_core.backends.training_operator.parse import PYTORCH_JOBS
+from trainer_core.k8s.resources import PODS, ApiResource
 
 _CONTROLLER = "workload-controller"
 _GLOBAL = "runai"

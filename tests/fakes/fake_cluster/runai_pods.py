@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fake_cluster.building import owned_by
-from trainer_core.k8s.resources import PODS, PYTORCH_JOBS
+from trainer_core.backends.training_operator.parse import PYTORCH_JOBS
+from trainer_core.k8s.resources import PODS
 
 Raw = dict[str, Any]
 _SECRET = "SECRET:"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
 from trainer_core.backends.runai import manifest, parse, runtime_templates, validation
 from trainer_core.backends.runai.config import RunaiBackendConfig
-from trainer_core.backends.runai.parse import JOB_LABEL, Phases
+from trainer_core.backends.runai.parse import DISTRIBUTED_WORKLOADS, JOB_LABEL, TRAINING_WORKLOADS, Phases
 from trainer_core.backends.runai.runtime_templates import BUILT_IN_TEMPLATES, SHARED_NAMESPACE, RuntimeTemplate
 from trainer_core.backends.runai.workload import TrainingWorkloadSpec
 from trainer_core.base.errors import ConflictError, RuntimeNotFoundError
@@ -67,7 +67,7 @@ class RunaiBackend(BaseKubernetesBackend):
         namespace = SHARED_NAMESPACE if shared else self.namespace
         template = manifest.render_template(name, spec, namespace, framework)
         try:
-            created = self._api.create(resources.TRAINING_WORKLOADS, template, namespace=namespace)
+            created = self._api.create(TRAINING_WORKLOADS, template, namespace=namespace)
         except AlreadyExistsError as error:
             raise ConflictError(
                 f"workload {name!r} already exists in namespace {namespace!r}; choose another name, or delete it"
@@ -111,7 +111,7 @@ class RunaiBackend(BaseKubernetesBackend):
     def _read_template(self, name: str, namespace: str) -> RuntimeTemplate | None:
         # A role without access to templates can still use the built-in runtimes.
         with suppress(NotFoundError, ForbiddenError, ApiNotServedError):
-            raw = self._api.get(resources.TRAINING_WORKLOADS, name, namespace=namespace)
+            raw = self._api.get(TRAINING_WORKLOADS, name, namespace=namespace)
             if runtime_templates.is_template(raw):
                 return runtime_templates.parse_template(raw)
         return None
@@ -119,7 +119,7 @@ class RunaiBackend(BaseKubernetesBackend):
     def _list_templates(self) -> Iterator[RuntimeTemplate]:
         for namespace in (SHARED_NAMESPACE, self.namespace):
             try:
-                workloads = self._api.list(resources.TRAINING_WORKLOADS, namespace=namespace)
+                workloads = self._api.list(TRAINING_WORKLOADS, namespace=namespace)
             except ForbiddenError as error:
                 _log.debug("templates of namespace %s are not listed: %s", namespace, error)
                 continue
@@ -139,7 +139,7 @@ def build_adapter(config: RunaiBackendConfig) -> WorkloadAdapter:
 @cache
 def _build_adapter_for_phases(phases: Phases) -> WorkloadAdapter:
     return WorkloadAdapter(
-        pod_labels={resources.TRAINING_WORKLOADS: JOB_LABEL, resources.DISTRIBUTED_WORKLOADS: JOB_LABEL},
+        pod_labels={TRAINING_WORKLOADS: JOB_LABEL, DISTRIBUTED_WORKLOADS: JOB_LABEL},
         parse_job=partial(parse.parse_job, phases=phases),
         build_suspend_patch=lambda _, suspend: {"spec": {"active": {"value": not suspend}}},
         build_event_name_patterns=_build_event_name_patterns,

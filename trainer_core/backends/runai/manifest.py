@@ -8,14 +8,14 @@ from typing import Any
 
 from trainer_core.backends.runai.config import RunaiBackendConfig
 from trainer_core.backends.runai.options import get_runai_fields
-from trainer_core.backends.runai.parse import JOB_LABEL, ROLE_LABEL
+from trainer_core.backends.runai.parse import DISTRIBUTED_WORKLOADS, JOB_LABEL, ROLE_LABEL, TRAINING_WORKLOADS
 from trainer_core.backends.runai.runtime_templates import RuntimeTemplate
 from trainer_core.backends.runai.workload import TrainingWorkloadSpec
 from trainer_core.backends.runai.workload_items import VolumeClaim
 from trainer_core.base import resources
 from trainer_core.base.errors import InvalidRequestError, TrainerError, UnsupportedError
 from trainer_core.base.secrets import SecretRef
-from trainer_core.k8s import labels as k8s_labels, manifest_common, resources as k8s_resources, runtimes
+from trainer_core.k8s import labels as k8s_labels, manifest_common, runtimes
 from trainer_core.lifecycle.attempt_memory import apply_attempt_memory
 from trainer_core.model import checkpoint_location
 from trainer_core.model.request import TrainerRequest, TrainJobRequest
@@ -55,7 +55,7 @@ def render_workload(
     if config.cluster_id:
         metadata["annotations"].setdefault("clusterId", config.cluster_id)
     distributed = is_distributed(request, template)
-    kind = k8s_resources.DISTRIBUTED_WORKLOADS if distributed else k8s_resources.TRAINING_WORKLOADS
+    kind = DISTRIBUTED_WORKLOADS if distributed else TRAINING_WORKLOADS
     try:
         spec = _build_spec(apply_attempt_memory(request), template, config)
         specs = (
@@ -80,8 +80,8 @@ def render_template(
         **({runtimes.FRAMEWORK_LABEL: framework} if framework else {}),
     }
     return {
-        "apiVersion": k8s_resources.TRAINING_WORKLOADS.api_version,
-        "kind": k8s_resources.TRAINING_WORKLOADS.kind,
+        "apiVersion": TRAINING_WORKLOADS.api_version,
+        "kind": TRAINING_WORKLOADS.kind,
         "metadata": {"name": name, "namespace": namespace, "labels": labels},
         "spec": spec.to_wire(),
     }

@@ -8,13 +8,16 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from trainer_core.backends.runai import workload as runai_workload
-from trainer_core.k8s import job_state, pod_state, resources
+from trainer_core.k8s import job_state, pod_state
 from trainer_core.k8s.job_state import DEADLINE_EXCEEDED, PREEMPTED, STOPPED, Condition, JobState, ReplicatedJobStatus
 from trainer_core.k8s.parsing import RawObject, parse_time, to_single_line
 from trainer_core.k8s.pod_state import LAUNCHER, PodState
+from trainer_core.k8s.resources import ApiResource
 from trainer_core.k8s.runtimes import NODE
 from trainer_core.model.jobs import COMPLETE, FAILED, SUSPENDED
 
+TRAINING_WORKLOADS = ApiResource("run.ai", "v2alpha1", "trainingworkloads", "TrainingWorkload")
+DISTRIBUTED_WORKLOADS = ApiResource("run.ai", "v2alpha1", "distributedworkloads", "DistributedWorkload")
 #: Labels that Run:ai copies from ``spec.labels`` of a workload to its pods: name of the job, and role of the pod.
 JOB_LABEL = "trainjob-workflows/job"
 ROLE_LABEL = "trainjob-workflows/role"
@@ -40,12 +43,12 @@ def parse_job(raw: RawObject, phases: Phases) -> JobState:
     """Parse a raw TrainingWorkload or DistributedWorkload."""
     spec, status = raw.get("spec") or {}, raw.get("status") or {}
     # Items of a list lack a kind; only a DistributedWorkload has a jobType.
-    distributed = raw.get("kind", "") == resources.DISTRIBUTED_WORKLOADS.kind or "jobType" in spec
+    distributed = raw.get("kind", "") == DISTRIBUTED_WORKLOADS.kind or "jobType" in spec
     phase = str(status.get("phase") or "").lower()
     return job_state.build_job_state(
         raw,
         _BACKEND,
-        resources.DISTRIBUTED_WORKLOADS if distributed else resources.TRAINING_WORKLOADS,
+        DISTRIBUTED_WORKLOADS if distributed else TRAINING_WORKLOADS,
         suspend=_get_value(spec, "active", True) is False,
         restart_limit=_get_value(spec, "backoffLimit", None),
         conditions=_parse_conditions(phase, spec, status, phases),

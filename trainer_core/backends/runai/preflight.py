@@ -7,8 +7,9 @@ from typing import Any
 
 from trainer_core.backends.runai import runtime_templates
 from trainer_core.backends.runai.config import RunaiBackendConfig
+from trainer_core.backends.runai.parse import DISTRIBUTED_WORKLOADS, TRAINING_WORKLOADS
 from trainer_core.base.errors import TrainerError
-from trainer_core.k8s import preflight, resources
+from trainer_core.k8s import preflight
 from trainer_core.k8s.client import ApiClient
 from trainer_core.k8s.rbac import CREATE_SECRETS, MANAGE_VERBS, READ_CLAIMS, RequiredPermission, list_pod_permissions
 from trainer_core.model.preflight import LIMITED, OK, UNKNOWN, PreflightCheck, PreflightReport
@@ -16,15 +17,15 @@ from trainer_core.model.preflight import LIMITED, OK, UNKNOWN, PreflightCheck, P
 PERMISSIONS = (
     RequiredPermission(
         MANAGE_VERBS,
-        resources.TRAINING_WORKLOADS,
+        TRAINING_WORKLOADS,
         "workloads cannot be submitted, followed or cancelled",
         required=True,
     ),
-    RequiredPermission(MANAGE_VERBS, resources.DISTRIBUTED_WORKLOADS, "jobs with several nodes do not work"),
-    RequiredPermission(("watch",), resources.TRAINING_WORKLOADS, "waiting polls the API server instead of watching"),
+    RequiredPermission(MANAGE_VERBS, DISTRIBUTED_WORKLOADS, "jobs with several nodes do not work"),
+    RequiredPermission(("watch",), TRAINING_WORKLOADS, "waiting polls the API server instead of watching"),
     RequiredPermission(
         ("watch",),
-        resources.DISTRIBUTED_WORKLOADS,
+        DISTRIBUTED_WORKLOADS,
         "waiting for jobs with several nodes polls the API server instead of watching",
     ),
     *list_pod_permissions("workload"),
@@ -36,12 +37,12 @@ PERMISSIONS = (
 def check_runai_cluster(config: RunaiBackendConfig) -> PreflightReport:
     """Check everything that the backend needs of a cluster. Read-only."""
     project_config = config.model_copy(update={"namespace": config.project_namespace})
-    return preflight.check_cluster(project_config, resources.TRAINING_WORKLOADS, _run_checks, PERMISSIONS)
+    return preflight.check_cluster(project_config, TRAINING_WORKLOADS, _run_checks, PERMISSIONS)
 
 
 def _run_checks(api: ApiClient) -> Iterator[PreflightCheck]:
     yield preflight.check_api_group(
-        api, "run:ai", resources.TRAINING_WORKLOADS.group, "no workload can be created; install Run:ai"
+        api, "run:ai", TRAINING_WORKLOADS.group, "no workload can be created; install Run:ai"
     )
     yield preflight.check_namespace(api)
     yield _check_templates(api, "templates of the project", api.connection.namespace)
@@ -50,7 +51,7 @@ def _run_checks(api: ApiClient) -> Iterator[PreflightCheck]:
 
 def _check_templates(api: ApiClient, what: str, namespace: str) -> PreflightCheck:
     try:
-        workloads = api.list(resources.TRAINING_WORKLOADS, namespace=namespace)
+        workloads = api.list(TRAINING_WORKLOADS, namespace=namespace)
     except TrainerError as error:
         return PreflightCheck(what, UNKNOWN, str(error))
     templates = [raw for raw in workloads if runtime_templates.is_template(raw)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainer_core.backends.kubernetes_base import BaseKubernetesBackend
 from trainer_core.backends.training_operator import manifest, runtime_templates, validation
 from trainer_core.backends.training_operator.config import TrainingOperatorBackendConfig
-from trainer_core.backends.training_operator.parse import JOB_NAME_LABEL, parse_job, parse_pod
+from trainer_core.backends.training_operator.parse import JOB_NAME_LABEL, PYTORCH_JOBS, parse_job, parse_pod
 from trainer_core.base.errors import JobNotFoundError
 from trainer_core.k8s import events, initializer_job, resources, runtimes
 from trainer_core.k8s.errors import ForbiddenError, NotFoundError, RejectedError, WriteConflictError
@@ -38,13 +38,13 @@ def _build_suspend_patch(job: JobState, suspend: bool) -> dict[str, Any]:
 
 
 ADAPTER = WorkloadAdapter(
-    pod_labels={resources.PYTORCH_JOBS: JOB_NAME_LABEL, resources.JOBS: JOB_LABEL},
+    pod_labels={PYTORCH_JOBS: JOB_NAME_LABEL, resources.JOBS: JOB_LABEL},
     parse_job=parse_job,
     build_suspend_patch=_build_suspend_patch,
     build_event_name_patterns=_build_event_name_patterns,
     parse_pod=parse_pod,
     shared_resources=frozenset({resources.JOBS}),
-    foreground_resources=frozenset({resources.PYTORCH_JOBS, resources.JOBS}),
+    foreground_resources=frozenset({PYTORCH_JOBS, resources.JOBS}),
 )
 
 _CLEAN_POD_POLICY = "cleanPodPolicy"
@@ -102,10 +102,10 @@ class TrainingOperatorBackend(BaseKubernetesBackend):
         with suppress(JobNotFoundError, ForbiddenError):
             raw = self._reader.get_object_by_ref(ref)
             policy = raw["spec"].get("runPolicy") or {}
-            if raw["kind"] == resources.PYTORCH_JOBS.kind and _CLEAN_POD_POLICY not in policy:
+            if raw["kind"] == PYTORCH_JOBS.kind and _CLEAN_POD_POLICY not in policy:
                 patch = {"metadata": {"uid": ref.uid}, "spec": {"runPolicy": {_CLEAN_POD_POLICY: "Running"}}}
                 with suppress(NotFoundError, WriteConflictError):
-                    self._api.patch(resources.PYTORCH_JOBS, ref.name, patch, namespace=ref.namespace)
+                    self._api.patch(PYTORCH_JOBS, ref.name, patch, namespace=ref.namespace)
 
     def list_runtimes(self) -> list[Runtime]:
         raws = runtime_templates.list_raw_runtimes(self._config.runtimes_folder)

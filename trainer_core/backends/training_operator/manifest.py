@@ -9,9 +9,9 @@ from typing import Any
 from trainer_core.backends.training_operator import runtime_patches
 from trainer_core.backends.training_operator.config import TrainingOperatorBackendConfig
 from trainer_core.backends.training_operator.options import get_pytorch_job
-from trainer_core.backends.training_operator.parse import MAIN_CONTAINER
+from trainer_core.backends.training_operator.parse import MAIN_CONTAINER, PYTORCH_JOBS
 from trainer_core.base import resources
-from trainer_core.k8s import labels, manifest_common, resources as k8s_resources, runtimes
+from trainer_core.k8s import labels, manifest_common, runtimes
 from trainer_core.lifecycle.attempt_memory import apply_attempt_memory
 from trainer_core.model.patches import merge_patches
 from trainer_core.model.request import Distributed, InitializerSource, TrainerRequest, TrainJobRequest
@@ -41,8 +41,8 @@ def render_pytorch_job(
         if fields:
             spec[name] = fields
     return {
-        "apiVersion": k8s_resources.PYTORCH_JOBS.api_version,
-        "kind": k8s_resources.PYTORCH_JOBS.kind,
+        "apiVersion": PYTORCH_JOBS.api_version,
+        "kind": PYTORCH_JOBS.kind,
         "metadata": manifest_common.build_metadata(
             request, namespace, attempt, {labels.RUNTIME: runtimes.dump_raw_runtime(runtime)}
         ),

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainer_core.backends.training_operator.parse import PYTORCH_JOBS
 from trainer_core.base import naming, resources
 from trainer_core.base.errors import InvalidRequestError
 from trainer_core.k8s import labels, resources as kinds
@@ -26,7 +27,7 @@ _SPECS = "spec.pytorchReplicaSpecs"
 _KUBECTL = "kubectl.kubernetes.io/last-applied-configuration"
 #: Container fields that the TrainJob has, or that only the operator uses.
 _TRAINER_FIELDS = ("name", "image", "command", "args", "env", "resources")
-_PYTORCH_JOB = {"apiVersion": kinds.PYTORCH_JOBS.api_version, "kind": kinds.PYTORCH_JOBS.kind}
+_PYTORCH_JOB = {"apiVersion": PYTORCH_JOBS.api_version, "kind": PYTORCH_JOBS.kind}
 #: Exit codes after which the operator restarts a node with the restart policy ExitCode.
 _RETRYABLE = [130, 137, 138, 143]
 _POLICY = "spec.runPolicy"

@@ -10,9 +10,11 @@ from trainer_core.k8s import initializer_job, job_state, pod_state, resources
 from trainer_core.k8s.job_state import DEADLINE_EXCEEDED, Condition, JobState, ReplicatedJobStatus
 from trainer_core.k8s.parsing import RawObject
 from trainer_core.k8s.pod_state import PodState
+from trainer_core.k8s.resources import ApiResource
 from trainer_core.k8s.runtimes import DATASET_INITIALIZER, MODEL_INITIALIZER, NODE
 from trainer_core.model.jobs import COMPLETE, FAILED, SUSPENDED
 
+PYTORCH_JOBS = ApiResource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
 #: Container that trains. The operator requires this name and adds the rendezvous port to it.
 MAIN_CONTAINER = "pytorch"
 #: Labels of a pod: name of its PyTorchJob, and index among the masters or workers.
@@ -38,7 +40,7 @@ def parse_job(raw: RawObject) -> JobState:
     return job_state.build_job_state(
         raw,
         _BACKEND,
-        resources.PYTORCH_JOBS,
+        PYTORCH_JOBS,
         suspend=bool(policy.get("suspend")),
         restart_limit=policy.get("backoffLimit"),
         conditions=tuple(_parse_conditions(status.get("conditions") or ())),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trainer_core.backends.training_operator import runtime_templates
 from trainer_core.backends.training_operator.config import TrainingOperatorBackendConfig
+from trainer_core.backends.training_operator.parse import PYTORCH_JOBS
 from trainer_core.base.errors import TrainerError
 from trainer_core.k8s import preflight, resources, runtimes
 from trainer_core.k8s.client import ApiClient
@@ -25,9 +26,9 @@ from trainer_core.model.preflight import LIMITED, MISSING, OK, UNKNOWN, Prefligh
 
 PERMISSIONS = (
     RequiredPermission(
-        MANAGE_VERBS, resources.PYTORCH_JOBS, "PyTorchJobs cannot be submitted, followed or cancelled", required=True
+        MANAGE_VERBS, PYTORCH_JOBS, "PyTorchJobs cannot be submitted, followed or cancelled", required=True
     ),
-    RequiredPermission(("watch",), resources.PYTORCH_JOBS, "waiting polls the API server instead of watching"),
+    RequiredPermission(("watch",), PYTORCH_JOBS, "waiting polls the API server instead of watching"),
     *list_pod_permissions("PyTorchJob"),
     CREATE_SECRETS,
     RequiredPermission(MANAGE_VERBS, resources.JOBS, "`initialize` does not work"),
@@ -35,14 +36,14 @@ PERMISSIONS = (
     READ_CLAIMS,
 )
 
-_OPENAPI_PATH = f"/openapi/v3/apis/{resources.PYTORCH_JOBS.api_version}"
+_OPENAPI_PATH = f"/openapi/v3/apis/{PYTORCH_JOBS.api_version}"
 _OPERATOR = "training operator"
 
 
 def check_training_operator(config: TrainingOperatorBackendConfig) -> PreflightReport:
     """Check everything that the backend needs of a cluster. Read-only."""
     run_checks = partial(_run_checks, config.runtimes_folder)
-    return preflight.check_cluster(config, resources.PYTORCH_JOBS, run_checks, PERMISSIONS)
+    return preflight.check_cluster(config, PYTORCH_JOBS, run_checks, PERMISSIONS)
 
 
 def _run_checks(folder: Path | None, api: ApiClient) -> Iterator[PreflightCheck]:
@@ -60,7 +61,7 @@ def _check_operator(api: ApiClient) -> PreflightCheck:
         return PreflightCheck(
             _OPERATOR,
             MISSING,
-            f"PyTorchJob of {resources.PYTORCH_JOBS.api_version} is not served",
+            f"PyTorchJob of {PYTORCH_JOBS.api_version} is not served",
             "no job can be created; install the Training Operator",
         )
     except ForbiddenError as error:
@@ -76,7 +77,7 @@ def _check_operator(api: ApiClient) -> PreflightCheck:
 
 def _is_pytorch_job(schema: RawObject) -> bool:
     kinds = schema.get("x-kubernetes-group-version-kind") or ()
-    return any(each.get("kind") == resources.PYTORCH_JOBS.kind for each in kinds) and "properties" in schema
+    return any(each.get("kind") == PYTORCH_JOBS.kind for each in kinds) and "properties" in schema
 
 
 def _get_run_policy(schema: RawObject) -> RawObject:
