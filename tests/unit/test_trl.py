@@ -8,6 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from kfp.dsl.pipeline_channel import PipelineParameterChannel
 
 from trainer_core import BuiltinTrainer, ConfigTrainer, Name, SecretRef, TRLConfig
 from trainer_core.backends import backend_class
@@ -63,6 +64,12 @@ def test_rendered_templates_become_the_types_of_the_fields():
     code["args"].update(max_steps="30", learning_rate="1e-4")
     request = TrainJobRequest.parse({"name": "job", "trainer": {"kind": "custom", "code": code}})
     assert request.work.trainer.code.args == {"method": "sft", "max_steps": 30, "learning_rate": 1e-4}
+
+
+def test_a_parameter_of_a_pipeline_is_refused_as_a_setting():
+    channel = PipelineParameterChannel("rate", "Float")
+    with pytest.raises(ValueError, match="TRLConfig learning_rate: a parameter of a KFP pipeline is no setting"):
+        TRLConfig(method="sft", learning_rate=channel)
 
 
 def test_fields_are_parameters_of_a_search():

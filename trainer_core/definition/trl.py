@@ -137,6 +137,9 @@ class TRLConfig(Recipe):
         if self.method not in METHODS:
             raise ValueError(f"TRLConfig method {redact(self.method)} is unknown{_suggest(self.method, METHODS)}")
         settings = self._list_settings()
+        for name, value in settings.items():
+            if type(value).__name__ == "PipelineParameterChannel":
+                raise ValueError(f"TRLConfig {name}: a parameter of a KFP pipeline is no setting; give a fixed value")
         texts = {name: value for name, value in settings.items() if not validation.is_placeholder(value)}
         try:
             func_args.coerce(texts, self._list_types(), type(self).__name__)
@@ -183,7 +186,7 @@ class TRLConfig(Recipe):
             "kind": "source",
             "text": text,
             "entry": _ENTRY,
-            "args": {name: value for name, value in args.items() if value not in (None, {})},
+            "args": {name: value for name, value in args.items() if value != {}},
             "types": self._list_types(),
             "digest": load_function.digest("source", text, _ENTRY),
             "origin": f"{_PROGRAM.name}:1",
