@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -39,13 +38,11 @@ def measure(command: list[str], variables: dict[str, str], folder: Path) -> floa
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     with (folder / "log").open("w+", encoding="utf-8") as log:
-        child = subprocess.Popen(
-            command, env={**environ, **variables}, cwd=folder, stdout=log, stderr=log, start_new_session=True
-        )
+        child = subprocess.Popen(command, env={**environ, **variables}, cwd=folder, stdout=log, stderr=log)
         try:
             code = child.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
+            child.terminate()  # torchrun kills its processes, after 30 s also those that do not end.
             child.wait()
             print(f"hung for {PATIENCE} s, and is repeated: {' '.join(command[:6])}", flush=True)
             return measure(command, variables, folder)
