@@ -42,7 +42,7 @@ CONNECTION_FIELDS: dict[str, Any] = {
         "description": "Clusters: use the service account of the pod Airflow runs in.",
         "schema": {"type": ["boolean", "null"], "default": False},
     },
-    "project": _build_text_field("Project", "The project, on a cluster that has projects."),
+    "project": _build_text_field("Project", "runai: the Run:ai project."),
     "checkpoints_uri": _build_text_field(
         "Checkpoints", "Where jobs keep checkpoints: pvc://<claim>/<path>, s3://<bucket>/<path> or file:///<folder>."
     ),

@@ -130,9 +130,9 @@ class TrainJobOperator(OpenLineageMixin, assets.ChecksMapping):
             ``{"env": {"HF_TOKEN": "hf_default"}}`` sets the variable to the connection's password,
             ``"hf_default:login"`` to its login. The values are masked in logs and stored in no XCom, template field
             or manifest. Default: None. Not templated.
-        backend: Name of the backend, such as ``local``, ``container`` or ``kubernetes``. Default: None, the backend of
-            the connection: options are then checked against it when the task runs, before anything is created. Not
-            templated.
+        backend: Name of the backend: ``local``, ``debug``, ``container``, ``kubernetes``, ``runai``,
+            ``training-operator`` or one that is installed. Default: None, the backend of the connection: options are
+            then checked against it when the task runs, before anything is created. Not templated.
         backend_config: A configuration of `trainer_core`, used instead of the connection, or a dict of settings
             that override those of the connection. Default: None. Not templated.
         trainjob_conn_id: Id of an Airflow connection of type ``trainjob``. Default: ``trainjob_default``; if that

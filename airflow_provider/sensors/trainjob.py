@@ -93,7 +93,7 @@ class TrainJobSensor(OpenLineageMixin, assets.ChecksMapping, BaseSensorOperator)
         fail_fast: True (default): fail and cancel a job that cannot start or recover, such as one with a missing image,
             a crash loop, or half an hour without a node that fits. False: wait until the backend itself
             reports the job as failed. Not templated.
-        restarts: True: after a failure, start the next attempt that the job's restart rules demand, and wait for
+        restarts: True: after a failure, start the next attempt that the job's `RestartPolicy` demands, and wait for
             that one. For a job whose task does not wait. Needs ``deferrable=True`` or ``mode="poke"``. False (default):
             the failure of the job is that of the sensor. Not templated.
         kwargs: Arguments of every sensor. `poke_interval` is in seconds and defaults to 10, the least for

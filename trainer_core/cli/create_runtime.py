@@ -70,7 +70,7 @@ def create(
     restarts: Annotated[
         int | None,
         typer.Option(
-            help="Restarts of all nodes together after one has failed; 0 leaves them to the rules of a TrainJob. "
+            help="Restarts of all nodes together after one has failed; 0 leaves them to RestartPolicy. "
             "Default: 3 with torch, jax and xgboost."
         ),
     ] = None,

@@ -422,7 +422,7 @@ def _find_finished(client: TrainerClient) -> Iterator[TrainJobRef]:
             base, attempt = split_name(job.name)
             is_last = not any(other == base and number > attempt for other, number in attempts)
             if restarts and restarts.following and is_last:
-                print(f"trainjob: {job.name} is kept, as its restart rules start it again", file=sys.stderr)
+                print(f"trainjob: {job.name} is kept, as its RestartPolicy starts it again", file=sys.stderr)
             elif outcome:
                 yield ref
 

@@ -422,8 +422,8 @@ class TrainerClient:
 
         It runs the same request, under the name of the TrainJob and a number: ``nightly-1`` after ``nightly``. If a
         later attempt exists that has not failed, its ref is returned, and nothing is started. Tokens that were given
-        as text are not stored; submit such a TrainJob again instead. With restart rules it has a new budget of
-        restarts.
+        as text are not stored; submit such a TrainJob again instead. With the option `RestartPolicy` it has a new
+        budget of restarts.
 
         Args:
             job: Its name or ref.

@@ -550,7 +550,7 @@ class RestartCause:
 
 @dataclass(frozen=True)
 class Restarts:
-    """The restarts of a training by its restart rules, over all TrainJobs of its owner and generation.
+    """The restarts of a training with the option `RestartPolicy`, over all TrainJobs of its owner and generation.
 
     Attributes:
         total: How many there were.
@@ -599,8 +599,8 @@ class Outcome(_Record):
         objective: What it reported of the objective of its search. None outside of a search.
         paused_at: Step of the rung at which a trial has paused, with a checkpoint. None if it did not.
         memory: What this attempt asked for. None unless another one may ask for more.
-        restarts: The restarts before this end, and whether another one follows. None without
-            restart rules.
+        restarts: The restarts before this end, and whether another one follows. None without the option
+            `RestartPolicy`.
         stamps: Hash by name of each artifact of the result: content or sizes and times of its files, or ETags in S3.
             None if none was read.
         fetched: Where the initializers have put the data, by role. None without initializers.
@@ -737,8 +737,8 @@ class Observation:
         outcome_is_stored: Whether `outcome` was read from the TrainJob itself, so that it need not be stored again.
         queued: What it waits for in the queue of its backend, such as ``queued: 2 TrainJobs are ahead``. None if it
             does not wait, or if the backend does not report it.
-        restarts: With restart rules: the restarts before the current start. None where they are known from the request
-            or the outcome.
+        restarts: With the option `RestartPolicy`: the restarts before the current start. None where they are known
+            from the request or the outcome.
     """
 
     status: str
