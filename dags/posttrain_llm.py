@@ -17,7 +17,7 @@ from airflow_provider.assets import ModelAsset
 from airflow_provider.operators.trainjob import TrainJobOperator
 from trainer_core import BuiltinTrainer, Checkpoints, CustomTrainer, FileModelInitializer, Initializer, TRLConfig
 
-PACKAGES = os.environ.get("POSTTRAIN_PACKAGES", "trl[peft]==1.16.0").split()
+PACKAGES = os.environ.get("POSTTRAIN_PACKAGES", "trl[peft]==1.16.0 transformers==5.24.0 tokenizers==0.23.3").split()
 ASSISTANT = ModelAsset("tiny-assistant", metric="eval_loss", mode="min")
 
 

@@ -128,7 +128,7 @@ def test_a_script_is_valid_shell_and_executable(script):
 
 def test_installing_an_unknown_target_lists_the_known_ones():
     done = subprocess.run(["sh", ROOT / "tools/install", "all"], capture_output=True, text=True, check=False)
-    names = "demo, dev, docs, airflow31, celery, libraries, newest or newest-kubernetes"
+    names = "demo, dev, docs, airflow31, celery, libraries, trl, newest or newest-kubernetes"
     advice = f"install: name what to install: tools/install {names}\n"
     assert (done.returncode, done.stderr) == (1, advice)
 

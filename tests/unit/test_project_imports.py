@@ -69,7 +69,8 @@ def test_modules_that_the_function_imports_are_checked_and_others_are_not(missin
 
 
 @pytest.mark.parametrize(
-    "packages", [["absent-package==1.0"], ["Absent.Package[extra]>=2"], ["git+https://example.com/x"]]
+    "packages",
+    [["absent-package==1.0"], ["Absent.Package[extra]>=2"], ["other[absent_package]"], ["git+https://example.com/x"]],
 )
 def test_a_package_to_install_is_no_problem(missing, packages):
     assert missing({"pkg/train.py": "import absent_package" + MAIN}, packages) == []

@@ -36,7 +36,8 @@ _DISTRIBUTIONS = {
     "attr": "attrs",
     "dateutil": "python-dateutil",
 }
-_REQUIREMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# With its extras, which are often called like what they install.
+_REQUIREMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*( *\[[^]]*\])?")
 
 
 @dataclass(frozen=True)
